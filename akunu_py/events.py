@@ -12,8 +12,9 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from akunu_py.round import Finish, Round
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 
 _SIGNAL_INTERVAL_S: Final = 0.1

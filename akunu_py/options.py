@@ -47,6 +47,8 @@ MAX_XTC_THRESHOLD: Final = 0.5
 """No two tokens can both be more likely than this, so nothing would be excluded."""
 MAX_DRAFT_TOKENS: Final = 1024
 """A longer draft would be more like a prefill than a guess at the next few tokens."""
+MAX_PLANNED_TOKENS: Final = 32
+"""The most draft tokens of a round if a request does not set a number."""
 MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
 MAX_ALTERNATIVES: Final = 100

@@ -21,11 +21,12 @@ from akunu_py.machine.backend import Backend, ResidentWeights
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt, encode_references
+from akunu_py.round import Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import SamplerFactory
 from akunu_py.sequence import Phase, Sequence
-from akunu_py.stats import EngineCounters, Finish, Round
+from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
 
@@ -318,13 +319,12 @@ class Runner:
         assert session, "it has started"
         assert sampler, "it has started"
         prompt, limit = sequence.prompt, self._prefixes.limit
-        begun, tie_breaker = perf_counter(), None
+        begun = perf_counter()
         if session.num_draft_tokens:
             references = encode_references(
                 self._model.tokenizer, options.references, limit, options.sample_calls
             )
             session.begin(prompt, references)
-            tie_breaker = self._speculation.tie_breaker(options, slot.cache, sampler, prompt[-1])
         sequence.stats.draft_s += perf_counter() - begun
         target = ModelTarget(
             self._model,
@@ -334,7 +334,6 @@ class Runner:
             limit=limit,
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, session.num_top_ids, options.drawn_logprobs),
-            tie_breaker=tie_breaker,
             forwards=lambda: self.counters.forwards,
             block_rows=self._speculation.rows_of(options),
         )

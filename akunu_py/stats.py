@@ -1,104 +1,13 @@
-"""What a round did, sums of rounds, and sums of requests. Nothing else counts anything."""
+"""Stats: sums over rounds and over requests. Nothing else counts anything."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from itertools import zip_longest
 from typing import Any, Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.sampling.logprobs import TokenLogprob
-
-
-class Finish(StrEnum):
-    """Why a text ended."""
-
-    EOS = "eos"  # an end token closed it, or a grammar was complete
-    STOP = "stop"  # a stop string appeared
-    LENGTH = "length"  # as many tokens as were asked for
-    CONTEXT = "context"  # the cache is full
-    CANCELLED = "cancelled"  # the caller no longer wants it
-
-
-@dataclass(slots=True)
-class Round:
-    """One round of decoding: the draft that went into a forward of the target, and its outcome.
-
-    It is filled in during the round, and cut where the text ends.
-
-    Attributes:
-        tokens: the tokens emitted, in order: the accepted drafted ones, then the target's own.
-        draft: what the forward verified.
-        accepted: how many of `tokens` were drafted; they come first.
-        context: how many tokens the cache held before the forward, as `context` means everywhere in
-            `planning/`; the limit of a prompt and its answer is called `context_limit`.
-        pipelined: whether the forward was submitted before the previous round had ended.
-        seconds: from the end of the previous round to the end of this one; None if the interval
-            includes other work.
-        forward_s: seconds the loop spent on building the forward and waiting for it.
-        build_s: those of `forward_s` in which the host built it.
-        draft_s: seconds spent on learning from the round and on the next proposal.
-        replayed: how many tokens of earlier rounds the forward computed again, because the cache
-            had been rolled back past them.
-        is_counted: whether the round of another sequence counts the forward, which they shared.
-        recheck_forwards: single-token forwards that decided a near-tie; see
-            `decoding/exactness.py`.
-        grammar_complete: whether the grammar allows nothing to follow.
-        finish: why the text ends with this round; None while it continues.
-        end_token: the end token that finished the text, which is not among `tokens`.
-        logprobs: one per token, if the request asked for them.
-        end_logprob: the one of the end token, if there is one and the request asked for it.
-        top_ids: for each token the ids that the target found most likely there, if the drafter
-            asked for them.
-    """
-
-    tokens: tuple[int, ...] = ()
-    draft: Draft = NO_DRAFT
-    accepted: int = 0
-    context: int = 0
-    pipelined: bool = False
-    seconds: float | None = None
-    forward_s: float = 0.0
-    build_s: float = 0.0
-    draft_s: float = 0.0
-    replayed: int = 0
-    is_counted: bool = False
-    recheck_forwards: int = 0
-    grammar_complete: bool = False
-    finish: Finish | None = None
-    end_token: int | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    end_logprob: TokenLogprob | None = None
-    top_ids: Sequence[Sequence[int]] = ()
-
-    @property
-    def drafted(self) -> int:
-        """How many drafted tokens the forward verified."""
-        return len(self.draft.tokens)
-
-    @property
-    def has_bonus(self) -> bool:
-        """Whether the last token came on top of a draft that was accepted whole."""
-        return 0 < self.drafted < len(self.tokens)
-
-    def cut(self, length: int, finish: Finish) -> None:
-        """Ends the text after the first `length` tokens of this round."""
-        self.tokens = self.tokens[:length]
-        self.accepted = min(self.accepted, length)
-        self.logprobs = self.logprobs[:length]
-        self.finish, self.end_token, self.end_logprob = finish, None, None
-
-    def cut_at_end_token(self, end_tokens: frozenset[int]) -> None:
-        """Ends the text before the first token that is an end token, if there is one."""
-        for position, token in enumerate(self.tokens):
-            if token in end_tokens:
-                logprob = self.logprobs[position] if self.logprobs else None
-                self.cut(position, Finish.EOS)
-                self.end_token, self.end_logprob = token, logprob
-                return
+from akunu_py.round import Round
 
 
 @dataclass(slots=True)
@@ -108,11 +17,10 @@ class Stats:
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
     tokens of rounds without a draft. `replayed` counts the tokens that were computed again after a
     rollback, which `target_tokens` includes. `shared_forwards` are those of `target_forwards` that
-    another request counts, too. `rechecked` counts the near-ties that were decided again, and
-    `recheck_forwards` the single-token forwards this took, which `target_forwards` includes.
-    `queue_s` is spent in a queue, and `setup_s` after that, on encoding the prompt and on what the
-    first request of a kind measures; then the clock of the others starts. `decode_since` is when
-    decoding began, by `perf_counter`, and None before that and in the sums of several requests.
+    another request counts, too. `queue_s` is spent in a queue, and `setup_s` after that, on
+    encoding the prompt and on what the first request of a kind measures; then the clock of the
+    others starts. `decode_since` is when decoding began, by `perf_counter`, and None before that
+    and in the sums of several requests.
     """
 
     prompt_tokens: int = 0
@@ -127,8 +35,6 @@ class Stats:
     corrected: int = 0
     plain: int = 0
     replayed: int = 0
-    rechecked: int = 0
-    recheck_forwards: int = 0
     queue_s: float = 0.0
     setup_s: float = 0.0
     prefill_s: float = 0.0
@@ -145,12 +51,10 @@ class Stats:
         """Adds a round, already cut at a stop."""
         drafted = outcome.drafted
         self.generated_tokens += len(outcome.tokens)
-        self.target_forwards += 1 + outcome.recheck_forwards
+        self.target_forwards += 1
         self.shared_forwards += outcome.is_counted
-        self.target_tokens += outcome.replayed + 1 + drafted + outcome.recheck_forwards
+        self.target_tokens += outcome.replayed + 1 + drafted
         self.replayed += outcome.replayed
-        self.rechecked += outcome.recheck_forwards > 0
-        self.recheck_forwards += outcome.recheck_forwards
         self.drafted += drafted
         self.accepted += outcome.accepted
         own = len(outcome.tokens) - outcome.accepted
@@ -207,8 +111,9 @@ class Stats:
             "corrected": self.corrected,
             "plain": self.plain,
             "replayed": self.replayed,
-            "rechecked": self.rechecked,
-            "recheck_calls": self.recheck_forwards,
+            # No position is decided again any more; the keys stay for those who read them.
+            "rechecked": 0,
+            "recheck_calls": 0,
             "acceptance_rate": round(self.acceptance_rate, 4),
             "tokens_per_call": round(self.tokens_per_forward, 4),
             "setup_s": round(self.setup_s, 6),

@@ -1,7 +1,14 @@
-"""Small helpers for lists of token ids."""
+"""Lists of token ids: what two of them share, and several documents in one list."""
 
 from collections.abc import Sequence
 from typing import Final
+
+FIRST_BOUNDARY: Final = 1 << 31
+"""Ids from here on close references; no vocabulary is that large.
+
+A drafter that copies keeps the references and the prompt in one list. Each boundary occurs once, so
+no match runs across it.
+"""
 
 _STRIDE: Final = 256
 
@@ -15,3 +22,21 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     while shared < most and left[shared] == right[shared]:
         shared += 1
     return min(shared, most)
+
+
+def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
+    """The references, each closed by a boundary, and then the prompt."""
+    tokens: list[int] = []
+    for number, reference in enumerate(references):
+        tokens.extend(reference)
+        tokens.append(FIRST_BOUNDARY + number)
+    tokens.extend(prompt)
+    return tokens
+
+
+def until_boundary(tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before the first boundary among them."""
+    for position, token in enumerate(tokens):
+        if token >= FIRST_BOUNDARY:
+            return tuple(tokens[:position])
+    return tuple(tokens)

@@ -18,9 +18,10 @@ from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullErr
 from akunu_py.events import Event, EventStream
 from akunu_py.machine.backend import release_thread
 from akunu_py.options import Options
+from akunu_py.round import Finish, Round
 from akunu_py.scheduler import MAX_PARALLEL, Scheduler
 from akunu_py.sequence import Sequence
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

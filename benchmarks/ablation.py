@@ -1,16 +1,15 @@
 """What each stage and each tuned constant of `auto` and the planner brings, by replay without it.
 
-    python -m benchmarks.ablation --data DATA [--only WORDS ...]
+    python -m benchmarks.ablation --data DATA [--only WORDS ...] [--costs ...] [--every N] [--quick]
 
 Each variant patches the shipped code in one place while it runs, and replays the odd-numbered
-requests of every set under every published cost curve. A figure is the change of the predicted
-speedup in percent: below 0, the stage, or the value that the code has, is worth that much.
+requests of every set under published cost curves. A figure is the change of the predicted speedup
+in percent: below 0, the stage, or the value that the code has, is worth that much.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -22,26 +21,21 @@ from unittest.mock import patch
 
 from akunu_py.bench.curve_sources import NamedCurve, find_curves
 from akunu_py.bench.replay import ReplayCase, replay
-from akunu_py.drafting import alignment, auto, expectation, make_drafter, occurrences
+from akunu_py.drafting import acceptance, alignment, auto, evidence, make_drafter, occurrences
+from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import Alignment, Rewrites
-from akunu_py.drafting.confidence import PRIOR
-from akunu_py.drafting.expectation import Expectations
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.planning import acceptance, live_costs, policies
-from akunu_py.planning.acceptance import DeclinedDraft
+from akunu_py.planning import live_costs, planner
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner
-from benchmarks.records import RESULTS, markdown_table, record
-from benchmarks.replay_data import DATA_SETS
-from benchmarks.replay_drafters import COSTS, read_sets
+from benchmarks.records import markdown_table, record
+from benchmarks.replay_data import COSTS, DATA_SETS, read_sets
 
 NEVER: Final = 10**9
 EVERY: Final = {"fill-ins": 4}
 """Of a set with so many requests, variants replay every fourth one."""
-BEFORE: Final = "ablation_before"
-"""The record of the code before this table was first made: what was deleted, and why."""
 
 Cell = tuple[str, str]
 Patch = tuple[Any, str, Any]
@@ -131,60 +125,43 @@ def always(answer: float) -> Callable[..., float]:
     return lambda *_, **__: answer
 
 
-def _only_source(self: Any, *_: int) -> float:
-    return acceptance._within(self._whole.value(PRIOR))
-
-
-def _only_match(self: Any, match: int, _: int) -> float:
-    return acceptance._within(self._matches[match].value(self._whole.value(PRIOR)))
-
-
 _best = Occurrences.best
-_bucket = expectation.bucket
-_copy = expectation.copy_evidence
-_match = expectation.match_evidence
-_resumed = expectation.resumed_evidence
+_bucket = evidence.bucket
+_copy = evidence.copy_evidence
+_match = evidence.match_evidence
+_resumed = evidence.resumed_evidence
 
 
 def planner_variants() -> Iterator[Variant]:
     """The stages and constants of planning."""
-    no_probes = ((policies, "FIRST_PROBE", NEVER), (policies, "LAST_PROBE", NEVER))
-    often = ((policies, "LAST_PROBE", policies.FIRST_PROBE),)
-    unfollowed = ((DeclinedDraft, "decline", _nothing),)
-    yield off("proposals", "no back-off", (policies, "PROPOSE_BACKOFF", (NEVER,)))
+    no_probes = ((planner, "PROBE_AFTER", NEVER), (planner, "HOPE", 0.0))
     for costs in (PUBLISHED, OVERLAP):
         for gain in (1.0, -1.0):
             change = "every step pipelined" if gain > 0 else "no step pipelined"
             fixed = ((DraftPlanner, "pipeline_gain", always(gain)),)
             yield Variant("pipelining", change, fixed, costs)
-    yield from moved("pipelining", policies, "_RATE", 0.05, 0.2)
-    yield from moved("pipelining", policies, "MIN_SAVING", 0.0)
-    yield off("declined drafts", "not followed", *unfollowed)
-    yield off("bias", "off", (acceptance._Bias, "add", _nothing))
-    yield off("probes", "none", *no_probes)
-    yield off("probes", "never rarer", *often)
-    for costs in (TOO_LOW, TOO_HIGH):
+    yield from moved("pipelining", planner, "MIN_SAVING", 0.0)
+    for costs in (PUBLISHED, TOO_LOW, TOO_HIGH):
         yield Variant("probes", "none", no_probes, costs)
-        yield Variant("probes", "never rarer", often, costs)
-        yield Variant("live costs", "off", ((LiveCosts, "_learn", _nothing),), costs)
+    for costs in (TOO_LOW, TOO_HIGH):
+        yield Variant("live costs", "off", ((LiveCosts, "observe", _nothing),), costs)
         yield Variant("live costs", "no drift", ((live_costs, "_SCALE_DRIFT", 0.0),), costs)
-        yield Variant("live costs", "no surprise", ((live_costs, "_SURPRISE", 0.0),), costs)
-    for drafter in ("suffix", "ngram"):
-        for change, patches in {
-            "one rate for all": ((acceptance._Source, "accept_prob", _only_source),),
-            "one rate for all positions": ((acceptance._Source, "accept_prob", _only_match),),
-            "declined drafts not followed": unfollowed,
-        }.items():
-            yield Variant(f"rates of `{drafter}`", change, patches, drafter=drafter)
+        yield Variant("live costs", "no surprise", ((live_costs, "_MAX_SURPRISE", 1e9),), costs)
+    for change, patches in {
+        "nothing is learnt": ((AcceptanceRates, "learn", _nothing),),
+        "one rate for all lengths": ((acceptance, "_kind", lambda draft: draft.source),),
+        "declined drafts not followed": ((planner._DeclinedDraft, "decline", _nothing),),
+    }.items():
+        yield Variant("rates of `ngram`", change, patches, drafter="ngram")
 
 
 def drafter_variants() -> Iterator[Variant]:
     """The stages and constants of `auto`."""
-    yield off("learnt rates", "nothing is learnt", (Expectations, "learn", _nothing))
+    yield off("learnt rates", "nothing is learnt", (AcceptanceRates, "learn", _nothing))
     yield off("learnt rates", "one for all positions", (auto, "bucket", lambda e, _: _bucket(e, 0)))
-    yield from moved("learnt rates", expectation, "PRIOR_WEIGHT", 16.0)
-    yield from moved("learnt rates", expectation, "MEMORY", 256.0)
-    yield off("bigram affinity", "off", (expectation, "AFFINITY_ODDS", (1.0,) * 12))
+    yield from moved("learnt rates", acceptance, "PRIOR_WEIGHT", 16.0)
+    yield from moved("learnt rates", acceptance, "MEMORY", 256.0)
+    yield off("bigram affinity", "off", (auto, "AFFINITY_ODDS", (1.0,) * 12))
     yield from moved("draft's end", auto, "MIN_REACH_PROB", 0.02, 0.2)
     yield off("copy", "off: matches alone",
               (auto, "SOLID_RUN", NEVER), (Alignment, "resumption", _nothing))  # fmt: skip
@@ -281,18 +258,12 @@ def by_name(cells: dict[Cell, float], digits: int) -> dict[str, float]:
     return {", ".join(cell): round(value, digits) for cell, value in cells.items()}
 
 
-def against_before(now: dict[Cell, float]) -> str:
-    """A table of the shipped code against the code before the deletions, cell by cell."""
-    before = json.loads((RESULTS / f"{BEFORE}.json").read_text(encoding="utf-8"))["speedups"]
+def shipped_table(now: dict[Cell, float]) -> str:
+    """The predicted speedup of the shipped code, cell by cell."""
     curves = list(dict.fromkeys(curve for _, curve in now))
-    lines = []
-    for kind in dict.fromkeys(kind for kind, _ in now):
-        old = {curve: before[f"{kind}, {curve}"] for curve in curves}
-        cells = [
-            f"{old[c]:.2f} -> {now[kind, c]:.2f} ({now[kind, c] / old[c] - 1:+.1%})" for c in curves
-        ]
-        lines.append((kind, *cells))
-    return markdown_table(("set", *curves), lines)
+    kinds = dict.fromkeys(kind for kind, _ in now)
+    rows = [(kind, *(f"{now[kind, curve]:.2f}" for curve in curves)) for kind in kinds]
+    return markdown_table(("set", *curves), rows)
 
 
 def main() -> None:
@@ -301,18 +272,23 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--only", nargs="+", default=[""], help="words of the stages to replay")
     parser.add_argument("--part", default="odd", help="which requests of a set")
+    parser.add_argument("--costs", nargs="+", default=COSTS)
+    parser.add_argument("--every", type=int, default=1, help="variants replay every Nth request")
+    parser.add_argument("--quick", action="store_true", help="two curves, every eighth request")
     parser.add_argument("--name", default="ablation", help="of the files in results/")
     options = parser.parse_args()
+    if options.quick:
+        options.costs, options.every = ("m4-pro", "cpu-25m"), 8
 
     sets = read_sets(options.data, list(DATA_SETS), options.part, load_tokenizer("ember"))
-    curves = find_curves(COSTS, "ember")
+    curves = find_curves(options.costs, "ember")
     variants = [
         variant
         for variant in (*planner_variants(), *drafter_variants())
         if any(word in variant.stage for word in options.only)
     ]
     now = speedups(off("", ""), sets, curves)
-    few = {kind: cases[:: EVERY.get(kind, 1)] for kind, cases in sets.items()}
+    few = {kind: cases[:: options.every * EVERY.get(kind, 1)] for kind, cases in sets.items()}
     shipped: dict[tuple[Costs, str], dict[Cell, float]] = {}
     outcomes = []
     for done, variant in enumerate(variants):
@@ -326,17 +302,15 @@ def main() -> None:
     heads = ("stage", "change", *sets, "worst cell")
     body = (
         f"All {options.part}-numbered requests, ember's tokenizer, the cost curves "
-        f"{', '.join(COSTS)}. Nothing here was measured: speedups are predictions.\n\n"
+        f"{', '.join(options.costs)}. Nothing here was measured: speedups are predictions.\n\n"
+        f"{shipped_table(now)}\n\n"
         "Change of the predicted speedup in percent, for each set the mean over the curves, and "
-        "the worst cell; of the fill-ins every fourth request. The requests are few, so a cell "
-        "moves by about 1 with any change, and a "
-        "set's mean by about 0.4. Where the costs are named, the published ones are changed: "
-        "otherwise the planner's costs are always right, and a pipeline saves nothing. Back-off of "
-        "proposals saves the time of drafting, which a replay does not count. Bounds on searches "
-        f"(MAX_PLACES, VISITED, MAX_COMPARED) save time as well.\n\n"
-        f"{markdown_table(heads, [outcome.row() for outcome in outcomes])}\n\n"
-        f"## Against the code before the deletions ([what they were]({BEFORE}.md))\n\n"
-        f"{against_before(now)}"
+        f"the worst cell; one of {options.every} requests, and of the fill-ins one of four times "
+        "as many. The requests are few, so a cell moves by about 1 with any change, and a set's "
+        "mean by about 0.4. Where the costs are named, the published ones are changed: otherwise "
+        "the planner's costs are always right, and a pipeline saves nothing. Bounds on searches "
+        "(MAX_PLACES, VISITED, MAX_COMPARED) save time as well.\n\n"
+        f"{markdown_table(heads, [outcome.row() for outcome in outcomes])}"
     )
     result = {
         "speedups": by_name(now, 4),

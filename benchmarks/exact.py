@@ -3,10 +3,10 @@
     python -m benchmarks.exact
     python -m benchmarks.exact --model mlx-community/Qwen2.5-Coder-1.5B-Instruct-bf16
 
-The same prompts are answered without drafts and with them: as usual, with near-ties decided again
-(greedily), and in blocks of 2 to 8 rows. On a CPU, MLX computes all rows of a 16-bit matrix
-alike, so the bundled model is made to round as GPUs do (`tests/rounding.py`). What a block costs on
-a Mac is predicted from published costs of forward passes; nobody has measured it there.
+The same prompts are answered without drafts and with them: as usual, and in blocks of 2 to 8 rows.
+On a CPU, MLX computes all rows of a 16-bit matrix alike, so the bundled model is made to round as
+GPUs do (`tests/rounding.py`). What a block costs on a Mac is predicted from published
+costs of forward passes; nobody has measured it there.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import akunu_py
 from akunu_py.bench.curve_sources import published_curves
 from akunu_py.bench.identity import KINDS, Prompt, first_difference, make_prompts
 from akunu_py.bench.measurement import describe_machine, machine_line
-from akunu_py.decoding.exactness import measure_difference
 from akunu_py.engine import Engine
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import BUNDLED_MODEL, Options, Sampling
@@ -38,26 +37,20 @@ _LIMIT: Final = 400
 """Prompt tokens: enough for every kind of prompt."""
 
 
-def load_engine(name: str) -> tuple[Engine, float]:
-    """A model as it is loaded; the bundled one in bfloat16, rounding as on a GPU.
-
-    Returns:
-        The engine, and how far apart logits of forwards of different sizes are as MLX computes them
-        on this machine.
-    """
+def load_engine(name: str) -> Engine:
+    """A model as it is loaded; the bundled one in bfloat16, rounding as on a GPU."""
     engine = akunu_py.load(
         akunu_py.ModelOptions(name, weights="dense" if name == BUNDLED_MODEL else "quantized")
     )
     loaded = engine.model
     if name != BUNDLED_MODEL:
-        return engine, measure_difference(loaded, _DRAFT)
+        return engine
     loaded.original.set_dtype(mx.bfloat16)
     model = TargetModel(
         loaded.original, loaded.tokenizer, loaded.config, name=name, layout=loaded.layout
     )
-    apart = measure_difference(model, _DRAFT)
     round_as_gpus_do(model.network)
-    return Engine(model, engine.backend), apart
+    return Engine(model, engine.backend)
 
 
 def ways_of(options: Options) -> dict[str, tuple[Options, Options, int | None]]:
@@ -65,8 +58,6 @@ def ways_of(options: Options) -> dict[str, tuple[Options, Options, int | None]]:
     exact = replace(options, exact=True)
     plain, exact_plain = (replace(one, drafter="none") for one in (options, exact))
     ways: dict[str, tuple[Options, Options, int | None]] = {"drafts": (options, plain, None)}
-    if options.sampling.greedy:
-        ways["near-ties decided again"] = (exact, plain, None)
     return ways | {f"blocks of {rows}": (exact, exact_plain, rows) for rows in ROWS}
 
 
@@ -80,7 +71,6 @@ class Comparison:
     def run(self, drafted: Options, plain: Options, rows: int | None) -> dict[str, Any]:
         """How many answers differ, and what the drafted ones took."""
         speculation, stats, different = self._engine.speculation, Stats(), 0
-        self._engine.model.is_coarse = rows is not None  # which of the two ways exact answers take
         speculation.block_rows = rows or speculation.block_rows
         for prompt in self._prompts:
             expected, found = (self._answer(prompt, one) for one in (plain, drafted))
@@ -91,7 +81,6 @@ class Comparison:
             "different": different,
             "tokens": stats.generated_tokens,
             "forwards": stats.target_forwards,
-            "rechecked": stats.rechecked,
             "tokens_per_forward": stats.generated_tokens / stats.target_forwards,
         }
 
@@ -119,7 +108,7 @@ def main() -> None:
     parser.add_argument("--name", default="exact", help="of the files in results/")
     arguments = parser.parse_args()
     with ExitStack() as stack:
-        engine, apart = load_engine(arguments.model)
+        engine = load_engine(arguments.model)
         if arguments.model == BUNDLED_MODEL:
             stack.enter_context(attention_by_size())
         prompts = make_prompts(engine, arguments.limit // len(KINDS), arguments.max_tokens)
@@ -138,7 +127,7 @@ def main() -> None:
     machine = describe_machine(engine.backend)
     rows = [
         [sampling, way, found["different"], found["tokens"], found["forwards"],
-         found["rechecked"], f"{found['tokens_per_forward']:.2f}"]
+         f"{found['tokens_per_forward']:.2f}"]
         for (sampling, way), found in results.items()
     ]  # fmt: skip
     forecast = [
@@ -146,16 +135,14 @@ def main() -> None:
         for size in ROWS
         for line in predicted(results["greedy", f"blocks of {size}"], size)
     ]
-    difference = engine.speculation.logit_differences
     body = "\n\n".join(
         (
             f"{machine_line(machine)}\n\nModel {engine.model.name} in 16 bits, {len(prompts)} "
             f"prompts, answers of up to {arguments.max_tokens} tokens, up to {_DRAFT} draft "
-            "tokens. Logits of single-token forwards and of larger ones are up to "
-            f"{max(difference.values()):.2f} apart; as MLX computes them here, {apart:.2f}.",
+            "tokens.",
             markdown_table(
                 ["answers", "exact by", "changed by drafts", "tokens", "forwards",
-                 "positions decided again", "tokens per forward"],
+                 "tokens per forward"],
                 rows,
             ),
             "Speed in blocks over single-token steps, predicted from published costs of forwards:",
@@ -167,8 +154,6 @@ def main() -> None:
         "model": engine.model.name,
         "prompts": len(prompts),
         "max_tokens": arguments.max_tokens,
-        "logit_differences": difference,
-        "logit_difference_here": apart,
         "ways": {f"{sampling}, {way}": found for (sampling, way), found in results.items()},
     }
     record(arguments.name, "Exact answers in 16 bits", body, result)

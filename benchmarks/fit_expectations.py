@@ -1,4 +1,4 @@
-"""Fits the numbers of `akunu_py/drafting/expectation.py`, and prints them ready to paste.
+"""Fits the numbers of `akunu_py/drafting/evidence.py`, and prints them ready to paste.
 
     python -m benchmarks.fit_expectations --data DATA [--check]
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.drafting import auto, expectation
-from akunu_py.drafting.expectation import EVIDENCE, POSITIONS, Expectations
+from akunu_py.drafting import auto, evidence
+from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.evidence import EVIDENCE, FIRST_REWRITE, POSITIONS, priors
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS
+from akunu_py.options import MAX_PLANNED_TOKENS
 from benchmarks.records import markdown_table, record
-from benchmarks.replay_data import DATA_SETS
-from benchmarks.replay_drafters import read_sets
+from benchmarks.replay_data import DATA_SETS, read_sets
 
 PASSES: Final = 5
 SWEEPS: Final = 40
@@ -63,8 +63,8 @@ class Numbers:
 
 
 def in_code() -> Numbers:
-    """The numbers that `expectation.py` has."""
-    tables = (expectation.FIRST, expectation.AFFINITY_ODDS)
+    """The numbers that `evidence.py` has."""
+    tables = (evidence.FIRST, evidence.AFFINITY_ODDS)
     return Numbers(*(np.array(table, dtype=np.float64) for table in tables))
 
 
@@ -72,13 +72,15 @@ def collect(cases: Iterable[ReplayCase]) -> Counter[Outcome]:
     """The outcomes of a draft at every position of the answers."""
     outcomes: Counter[Outcome] = Counter()
 
-    class Recorder(Expectations):
-        def learn(self, bucket: int, bigram_affinity: int, accepted: bool) -> None:
-            outcomes[bucket, bigram_affinity, accepted] += 1
-            super().learn(bucket, bigram_affinity, accepted)
+    affinities = {odds: affinity for affinity, odds in enumerate(evidence.AFFINITY_ODDS)}
 
-    with patch.object(auto, "Expectations", Recorder):
-        drafter = auto.AutoDrafter()
+    class Recorder(AcceptanceRates):
+        def learn(self, kind: Hashable, accepted: bool, odds: float = 1.0) -> None:
+            assert isinstance(kind, int)
+            outcomes[kind, affinities.get(odds, 0), accepted] += 1
+            super().learn(kind, accepted, odds)
+
+    drafter = auto.AutoDrafter(rates=Recorder(priors()))
     for case in cases:
         drafter.begin(case.prompt)
         for position, token in enumerate(case.reference):
@@ -109,15 +111,15 @@ def fit(outcomes: Counter[Outcome]) -> Numbers:
     accepted = np.array([outcomes[*cell, True] for cell in cells], dtype=np.float64)
     tried = accepted + np.array([outcomes[*cell, False] for cell in cells])
     buckets, affinities = np.array(cells).T
-    evidence = buckets // POSITIONS
+    kinds = buckets // POSITIONS
     # A rewrite replaces what followed so far, so its affinity does not count.
-    bound = buckets < expectation._FIRST_REWRITE_BUCKET
+    bound = buckets < FIRST_REWRITE
     first, log_odds = np.full(EVIDENCE, 0.5), np.zeros(AFFINITIES)
 
     def put(table: Floats, at: int, where: Mask, bounds: Bounds, borrowed: float) -> None:
         def tokens(value: float) -> float:
             table[at] = value
-            prob = first[evidence[where]]
+            prob = first[kinds[where]]
             shift = np.where(bound[where], log_odds[affinities[where]], 0.0)
             odds = prob / (1.0 - prob) * np.exp(shift)
             return float((tried[where] * odds / (1.0 + odds)).sum()) + borrowed * value
@@ -126,7 +128,7 @@ def fit(outcomes: Counter[Outcome]) -> Numbers:
 
     for _ in range(SWEEPS):
         for kind in range(EVIDENCE):
-            put(first, kind, evidence == kind, (0.005, 0.995), BORROWED)
+            put(first, kind, kinds == kind, (0.005, 0.995), BORROWED)
         for affinity in range(AFFINITIES):
             put(log_odds, affinity, (affinities == affinity) & bound, (-4.0, 4.0), 0.0)
         # Only the ratios of odds are determined: the mean over all first tokens is set to 1.
@@ -141,10 +143,12 @@ def neutral() -> Numbers:
 
 @contextmanager
 def in_force(numbers: Numbers) -> Iterator[None]:
-    """Replaces the numbers of the code."""
+    """Replaces the numbers of the code; no two odds are equal, so each tells its affinity."""
+    odds = tuple((numbers.affinity + 1e-9 * np.arange(AFFINITIES)).tolist())
     with (
-        patch.object(expectation, "FIRST", tuple(numbers.first.tolist())),
-        patch.object(expectation, "AFFINITY_ODDS", tuple(numbers.affinity.tolist())),
+        patch.object(evidence, "FIRST", tuple(numbers.first.tolist())),
+        patch.object(evidence, "AFFINITY_ODDS", odds),
+        patch.object(auto, "AFFINITY_ODDS", odds),
     ):
         yield
 
@@ -198,7 +202,7 @@ def main() -> None:
         "AFFINITY_ODDS": numbers.affinity.tolist(),
         "outcomes": sum(outcomes.values()),
     }
-    title = "The priors of `auto`'s expectations, fitted"
+    title = "The priors of `auto`'s evidence, fitted"
     record("fit_expectations", title, describe(numbers, outcomes), result)
 
 

@@ -27,7 +27,8 @@ from akunu_py.bench.identity import (
     mlx_lm_answer,
 )
 from akunu_py.bench.measurement import describe_machine, machine_line, markdown_table
-from akunu_py.drafting import DRAFTER_NAMES, MODEL_DRAFTER
+from akunu_py.drafting import DRAFTERS as ENGINE_DRAFTERS
+from akunu_py.drafting import MODEL_DRAFTER
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
@@ -41,7 +42,7 @@ _NEARLY_GREEDY: Final = 0.1
 _PLAIN: Final = "plain"
 _EXACT: Final = ", exact"
 DRAFTERS: Final = (
-    *(name for name in DRAFTER_NAMES if name != "none"),
+    *(name for name in ENGINE_DRAFTERS if name != "none"),
     *_STATISTICAL,
     MODEL_DRAFTER,
 )
@@ -114,12 +115,11 @@ class Examinee:
         """
         rows = [
             [way, cost.generated_tokens, cost.target_forwards, cost.drafted, cost.accepted,
-             cost.rechecked, cost.recheck_forwards, f"{cost.decode_s:.1f}"]
+             f"{cost.decode_s:.1f}"]
             for way, cost in self.costs.items()
         ]  # fmt: skip
         return markdown_table(
-            ["answers", "tokens", "passes", "drafted", "accepted", "near-ties",
-             "passes for them", "seconds"],
+            ["answers", "tokens", "passes", "drafted", "accepted", "seconds"],
             rows,
         )  # fmt: skip
 
@@ -198,7 +198,6 @@ def main() -> None:
         "max_tokens": arguments.max_tokens,
         "prompts": len(prompts),
         "costs": {way: cost.as_dict() for way, cost in examinee.costs.items()},
-        "logit_differences": engine.speculation.logit_differences,
         "differences": [asdict(found) for found in differences],
     }
     record(arguments.name, "Greedy identity", body, result)

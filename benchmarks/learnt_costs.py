@@ -18,8 +18,9 @@ from statistics import fmean
 from typing import Final
 
 from akunu_py.bench.curve_sources import published_curves
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner
 from akunu_py.planning.theory import expected_tokens
 from benchmarks.records import markdown_table, progress_line, record
 from tests.planning.simulation import Simulated, Stretch, Text, simulate

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +32,19 @@ from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
 from akunu_py.bench.replay_report import Policy, replay_policy
 from akunu_py.bench.samples import HeldOut, encode_samples, hold_out
 from akunu_py.calibration.measure import measure_cost_curve
+from akunu_py.drafting import auto
+from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.expectation import (
-    AFFINITY_ODDS,
+from akunu_py.drafting.evidence import (
     EVIDENCE,
     LEFT,
     RECALLED,
     RIVAL_ODDS,
     SILENT,
     SUPPORT_ODDS,
-    rival_of,
-    support_of,
+    priors,
+    rival_class,
+    support_class,
 )
 from akunu_py.engine import Engine
 from akunu_py.memory.projects import Memory
@@ -62,7 +65,6 @@ TOKENS: Final = 8
 """Draft tokens per round at most, for the policy without a planner."""
 _LIVE_PROMPT, _LIVE_ANSWER = 1024, 192
 _HALVINGS: Final = 7
-_MOST_COST: Final = 1.5
 _SWEEPS: Final = 50
 
 Floats = npt.NDArray[np.float64]
@@ -152,13 +154,14 @@ def compare(name: str, held_out: HeldOut) -> list[Row]:
 def with_as_many_drafts(held_out: HeldOut, memory: Sequence[Segment], drafted: int) -> ReplayResult:
     """The result if drafts end earlier or later than usual, so that about `drafted` tokens are
     drafted for all requests, and no more; with a memory, or without one."""
-    low, high, best = 0.0, _MOST_COST, None
+    low, high, best = 0.0, 1.0, None
     for _ in range(_HALVINGS):
-        cost = (low + high) / 2
+        reach = (low + high) / 2
         tiers = [MemoryTier(ProjectTexts(memory))] if memory else []
-        drafter = AutoDrafter(cost, tiers)
-        result = replay(lambda: drafter, held_out.cases, FixedPlanner(TOKENS), limit=TOKENS)  # noqa: B023
-        low, high = (cost, high) if result.drafted > drafted else (low, cost)
+        drafter = AutoDrafter(tiers)
+        with patch.object(auto, "MIN_REACH_PROB", reach):
+            result = replay(lambda: drafter, held_out.cases, FixedPlanner(TOKENS), limit=TOKENS)  # noqa: B023
+        low, high = (reach, high) if result.drafted > drafted else (low, reach)
         if result.drafted <= drafted and (best is None or result.drafted > best.drafted):
             best = result
     assert best is not None
@@ -223,7 +226,8 @@ def fit(projects: Sequence[HeldOut]) -> str:
     supports: list[tuple[float, int, bool]] = []
     recalls: list[tuple[int, int, bool]] = []
     for project in projects:
-        drafter, tier = AutoDrafter(), MemoryTier(ProjectTexts([project.memory]))
+        rates = AcceptanceRates(priors())
+        drafter, tier = AutoDrafter(rates=rates), MemoryTier(ProjectTexts([project.memory]))
         for case in project.cases:
             drafter.begin(case.prompt)
             tokens = list(case.prompt)
@@ -231,12 +235,12 @@ def fit(projects: Sequence[HeldOut]) -> str:
                 drafter.propose(1)
                 own, context, recall = None, SILENT, tier.recall(tokens)
                 if drafter._untried is not None:
-                    *where, own = drafter._untried
-                    prob = drafter._expectations.of(*where)
-                    context = rival_of(prob)
+                    where, odds, own = drafter._untried
+                    prob = rates.of(where, odds)
+                    context = rival_class(prob)
                     if recall is not None:
-                        support = support_of(recall.length, recall.shares.get(own, 0.0))
-                        supports.append((prob, support // len(AFFINITY_ODDS) - 1, own == token))
+                        support = support_class(recall.length, recall.shares.get(own, 0.0))
+                        supports.append((prob, support, own == token))
                 ahead = 0 if recall is not None and recall.token != own else TOKENS
                 for right in case.reference[position : position + TOKENS - ahead]:
                     if recall is None or recall.token is None:
@@ -252,11 +256,11 @@ def fit(projects: Sequence[HeldOut]) -> str:
     (support_odds,) = fitted_log_odds(prior, was_right, [cells], kinds)
     evidence, contexts, was_right = (np.array(column) for column in zip(*recalls, strict=True))
     shares = (np.arange(len(RECALLED)) % 10 + 0.5) / 10
-    priors, kinds = np.log(shares / (1 - shares)), [len(RECALLED), len(RIVAL_ODDS)]
+    offsets, kinds = np.log(shares / (1 - shares)), [len(RECALLED), len(RIVAL_ODDS)]
     groups = [evidence, contexts]
-    first, rival_odds = fitted_log_odds(priors[evidence], was_right, groups, kinds)
+    first, rival_odds = fitted_log_odds(offsets[evidence], was_right, groups, kinds)
     tables = (
-        ("RECALLED", 1 / (1 + np.exp(-priors - first)), 10),
+        ("RECALLED", 1 / (1 + np.exp(-offsets - first)), 10),
         ("RIVAL_ODDS", np.exp(rival_odds), len(RIVAL_ODDS)),
         ("SUPPORT_ODDS", np.exp(support_odds), len(SUPPORT_ODDS) // 4),
     )
@@ -324,13 +328,13 @@ def main() -> None:
             fitted_on.append(hold_out(folder_of(module), tokenizer, folder, most=most))
             done += 1
             show(done, len(MEASURED) + len(fitting))
-        priors = fit(fitted_on) if fitting else ""
+        numbers = fit(fitted_on) if fitting else ""
     heads = ("set", "policy", "tokens per pass", "drafted", "acceptance", f"speedup on {CURVE}",
              "as many drafted as without", "as many drafted as with")  # fmt: skip
     table = markdown_table(heads, [row.cells() for row in rows])
     fitted = ""
-    if priors:
-        fitted = f"\nPriors fitted on {', '.join(FITTED)}:\n\n```text\n{priors}\n```"
+    if numbers:
+        fitted = f"\nPriors fitted on {', '.join(FITTED)}:\n\n```text\n{numbers}\n```"
     record(
         "project_memory",
         "What a memory of a project brings",

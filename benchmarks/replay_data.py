@@ -1,7 +1,7 @@
-"""Real requests for replays, as samples: edits, fixes, renames, fill-ins, chats.
+"""Real requests for replays: edits, fixes, renames, fill-ins, chats.
 
-Reads the data sets from a folder that holds them under their own names; an absent set has no
-requests. Knows no drafters.
+Reads the data sets from a folder that holds them under their own names; absent ones are skipped.
+The constants of `auto` were fitted on the even-numbered requests, so the odd ones count.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ import ast
 import gzip
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from akunu_py.bench.samples import Sample
-from akunu_py.text.tokenizer import Message
+from akunu_py.bench.replay import ReplayCase
+from akunu_py.bench.samples import Sample, encode_samples
+from akunu_py.text.tokenizer import Message, Tokenizer
 
+COSTS = ("m4-pro", "m4-pro-8b", "m5-max", "m3-ultra", "cpu-25m", "cpu-135m")
+PARTS = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
 NEW_NAMES = ("total", "current_value", "entries", "k", "result_so_far", "item_index")
 
 
@@ -99,3 +103,16 @@ DATA_SETS = {
     "fill-ins": fill_ins,
     "chats": chats,
 }
+
+
+def read_sets(
+    data: Path, names: Sequence[str], part: str, tokenizer: Tokenizer
+) -> dict[str, list[ReplayCase]]:
+    """The requests of every set that exists, or every other one of them."""
+    sets: dict[str, list[ReplayCase]] = {}
+    for name in names:
+        samples = list(DATA_SETS[name](data))[PARTS[part]]
+        if not samples:
+            print(f"{name}: not in the data folder, skipped", file=sys.stderr)
+        sets |= encode_samples(tokenizer, samples)
+    return sets

@@ -8,19 +8,17 @@ import numpy as np
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, Prospects
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
-from akunu_py.planning.drawing import DrawPlan
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
+from akunu_py.round import Round
 from akunu_py.sampling.random import GOLDEN_GAMMA, draw, mix64, uniform
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Round
 
 
 class OracleDrafter:
@@ -128,7 +126,6 @@ def rounds_of(
     num_draft_tokens: int = 4,
     planner: Planner | None = None,
     trimmer: DraftTrimmer | None = None,
-    tie_breaker: TieBreaker | None = None,
     block_rows: int = 0,
 ) -> Iterator[Round]:
     """The shipped loop on a model; plain decoding without a drafter.
@@ -149,7 +146,6 @@ def rounds_of(
         cache,
         sampler,
         session.num_draft_tokens,
-        tie_breaker=tie_breaker,
         block_rows=block_rows,
     )
     return decode(target, session, known, limits)
@@ -182,15 +178,10 @@ class MoodyPlanner:
         self.chosen.append(self._random.randrange(len(draft) + 1))
         return self.chosen[-1]
 
-    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
-        kept = self._random.randrange(len(draft) + 1)
-        most = min(4, now.limit - kept) if kept >= drawn else 0
-        return DrawPlan(kept, self._random.randrange(1 + most))
-
     def observe(self, done: Round) -> None:
         self.rounds.append(done)
 
-    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+    def observe_proposal(self, seconds: float) -> None:
         pass
 
 

@@ -11,9 +11,9 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Completion, EventStream
 from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.round import Finish
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Sequence
-from akunu_py.stats import Finish
 
 PROMPTS = [
     Random(seed).choices(range(32, 127), k=length)

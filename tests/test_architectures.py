@@ -79,8 +79,6 @@ class Subject:
         self.engine = Engine(
             model, find_backend(), calibrate=lambda *_: FLAT, prefill_step_size=PREFILL_STEP
         )
-        # So wide a margin makes every few tokens of an exact answer a near-tie.
-        self.engine.speculation.logit_differences = dict.fromkeys(range(64), 0.01)
         self.engine.add_drafter("script", lambda _: self.script)
         self.script = ScriptedDrafter(0, [])
         self.speculates = not any("Speculation is off" in line for line in self.engine.notices)

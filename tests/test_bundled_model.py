@@ -9,7 +9,7 @@ from akunu_py.cli.terminal import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model.files import bundled_model
 from akunu_py.options import Options
-from akunu_py.stats import Finish
+from akunu_py.round import Finish
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.fim import FillRequest
 

@@ -19,9 +19,9 @@ from akunu_py.drafting import DRAFTERS, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.options import Sampling
+from akunu_py.round import Round
 from akunu_py.sampling.random import draw
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Round
 from tests.fakes import BigramDrafter, rounds_of
 from tests.markov import (
     VOCABULARY,

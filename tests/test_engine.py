@@ -16,8 +16,9 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
+from akunu_py.round import Finish
 from akunu_py.sequence import Sequence
-from akunu_py.stats import EngineCounters, Finish
+from akunu_py.stats import EngineCounters
 from akunu_py.text.fim import FillRequest
 from tests.fakes import OracleDrafter
 from tests.tiny_model import write_tiny_model

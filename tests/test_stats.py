@@ -2,7 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.drafting.base import Draft
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 
 
 @st.composite

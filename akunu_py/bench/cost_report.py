@@ -123,7 +123,7 @@ class CostReport:
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
         rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
-        for size, _ in self.curve.as_measured.levels[0].verify_s:
+        for size, _ in self.curve.levels[0].verify_s:
             costs = [self.curve.verify_s(size, context) for context in contexts]
             relative = f"{costs[0] / steps[0]:.2f}"
             rows.append((str(size), *(f"{1e3 * cost:.2f}" for cost in costs), relative))
@@ -131,9 +131,9 @@ class CostReport:
 
     def padding(self) -> list[str]:
         """One line on the drafted rounds that are padded, if there are any."""
-        if self.curve.unpadded is None:
+        if not self.curve.is_padded:
             return []
-        padding, spans = self.curve.unpadded.padding, []
+        padding, spans = self.curve.padding, []
         for size in dict.fromkeys(padding.values()):
             tokens = [few for few, many in padding.items() if many == size]
             spans.append(f"{tokens[0]}-{tokens[-1]} to {size}")

@@ -15,9 +15,10 @@ from typing import Final, NamedTuple
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, Planner
-from akunu_py.stats import Round
+from akunu_py.planning.planner import Planner
+from akunu_py.round import Round
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
 """Every forward costs the same, so the speedup is the number of tokens per forward."""

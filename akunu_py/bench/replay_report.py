@@ -21,8 +21,9 @@ from akunu_py.drafting.base import Drafter
 from akunu_py.memory.projects import Memory
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.tiers import ProjectTexts
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner
 
 FindDrafter = Callable[[str], Callable[[], Drafter]]
 """Of a drafter's name, what makes a drafter for each request."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Event, EventStream
 from akunu_py.options import Options
-from akunu_py.stats import Finish, Stats
+from akunu_py.round import Finish
+from akunu_py.stats import Stats
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.tokenizer import Message
 from akunu_py.worker import EngineWorker

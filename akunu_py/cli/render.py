@@ -14,7 +14,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Self, TextIO
 from unicodedata import category, east_asian_width
 
-from akunu_py.stats import Finish, Stats
+from akunu_py.round import Finish
+from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -291,13 +292,10 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
     """
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:
-        rounds = stats.target_forwards - stats.recheck_forwards
-        computed = max(stats.generated_tokens, stats.accepted + rounds)
+        computed = max(stats.generated_tokens, stats.accepted + stats.target_forwards)
         facts.append(f"{computed / stats.target_forwards:.2f} tokens per pass")
     if stats.drafted:
         facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
-    if stats.rechecked:
-        facts.append(f"{count(stats.rechecked, 'near-tie')} decided again")
     if stats.decode_s:
         facts.append(f"{stats.tokens_per_s:,.0f} tokens/s")
     used = (stats.prompt_tokens + stats.generated_tokens) / context_limit if context_limit else 0

@@ -46,7 +46,7 @@ from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
 from akunu_py.options import BUNDLED_MODEL, Options
-from akunu_py.stats import Finish
+from akunu_py.round import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -25,13 +25,13 @@ from akunu_py.cache.batched import has_little_padding
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.target import FORWARDS_PER_CLEANUP, Inputs, ModelTarget, PendingForward
+from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
-from akunu_py.planning.acceptance import AcceptanceModel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS, share_rows
 from akunu_py.planning.theory import expected_tokens
-from akunu_py.stats import Round
+from akunu_py.round import NO_WAIT, Round
 
 CostsOf = Callable[[int], LiveCosts | None]
 """What forwards over so many sequences cost, by their rows; None if nothing is known."""
@@ -43,9 +43,6 @@ _JOIN_FROM: Final = 4
 _JOIN_AFTER: Final = 4
 """From so many sequences on, and after so many single steps of all, their caches are joined: that
 copies all of them once, and saves operations in each later step."""
-
-_NO_WAIT: Final = 0.02
-"""If the host waited for less than this part of a forward, that had been ready for a while."""
 
 
 @dataclass(eq=False)
@@ -117,7 +114,7 @@ class Batch:
     def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
         self._model = model
         self._costs = costs
-        self._acceptance = AcceptanceModel()
+        self._acceptance = AcceptanceRates()
         self._members: set[ModelTarget] = set()
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
         self._observed = (0, 0)  # sequences and rows of the forward last learnt from
@@ -214,14 +211,14 @@ class Batch:
         now = perf_counter()
         run.seconds += (now - begun) / run.shape[0]
         # If the host came late, or the forward waited for another one, the time says nothing.
-        if not run.pipelined and now - begun > _NO_WAIT * (now - run.begun):
+        if not run.pipelined and now - begun > NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)
         return False
 
     def learn(self, forward: BatchedForward, accepted: int) -> None:
         """Learns how much of a draft was accepted."""
         if forward.draft:
-            self._acceptance.learn(forward.draft, accepted)
+            self._acceptance.learn_draft(forward.draft, accepted)
 
     def _draft_lengths(self, waiting: Sequence[BatchedForward]) -> list[int]:
         """How many tokens of each draft the forward verifies."""
@@ -327,7 +324,7 @@ class Batch:
             return
         self._observed, self._unobserved = (sequences, rows), 0
         if (costs := self._costs(sequences)) is not None:
-            costs.observe_round(rows, seconds, context)
+            costs.observe(rows, seconds, context)
 
 
 class BatchedTarget:

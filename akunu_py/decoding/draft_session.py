@@ -17,13 +17,11 @@ from akunu_py.drafting.base import (
     NO_DRAFT,
     Draft,
     Drafter,
-    DrawingDrafter,
     LearnsFromAlternatives,
     NoDrafter,
-    Prospects,
 )
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
-from akunu_py.stats import Round
+from akunu_py.round import Round
 
 if TYPE_CHECKING:
     from akunu_py.sampling.constraint import Constraint
@@ -122,10 +120,8 @@ class DraftSession:
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
         self._clock = clock
-        self._drawing_s = 0.0  # that were spent since the last round ended, before its forward
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
         # Asked once: to see whether an object has a protocol takes as long as a short draft.
-        self._drawing = self._drafter if isinstance(self._drafter, DrawingDrafter) else None
         self._learner = self._drafter if isinstance(self._drafter, LearnsFromAlternatives) else None
 
     @property
@@ -153,11 +149,10 @@ class DraftSession:
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
-        begun, spent = self._clock(), self._drawing_s
-        now = Situation(context, limit, replayed, pipelined)
-        draft = self._proposed(now) if self._drawing is None else self._drawn(self._drawing, now)
-        if not draft and self._drawing_s == spent:
-            self._planner.observe_drafting(self._clock() - begun)
+        begun = self._clock()
+        draft = self._proposed(Situation(context, limit, replayed, pipelined))
+        if not draft:
+            self._planner.observe_proposal(self._clock() - begun)
         return draft
 
     def _proposed(self, now: Situation) -> Draft:
@@ -168,42 +163,13 @@ class DraftSession:
         if drawn_from is None:
             planned = draft = self._cut(draft, limit)
         else:
-            draft = replace(draft, accept_probs=(), suggested_length=None)
+            draft = replace(draft, accept_probs=())
             planned = replace(draft, tokens=(_HIDDEN,) * limit, probabilities=drawn_from[:0])
-        if not draft:
-            return NO_DRAFT
-        length = self._planner.choose(planned, now)
+        length = self._planner.choose(planned, now) if draft else 0
         if not length:
             return NO_DRAFT
         draft = draft.cut(length)
         return draft if drawn_from is None else self._cut(draft, limit)
-
-    def _drawn(self, drafter: DrawingDrafter, now: Situation) -> Draft:
-        """A draft that is copied and drawn, in turn, as far as the next token pays.
-
-        While a step is in flight nothing is drawn; what would be is hidden in the forecast.
-        """
-        draft, drawn, limit = NO_DRAFT, 0, now.limit
-        while True:
-            draft = self._cut(drafter.copy(draft, limit - len(draft)), limit)
-            is_forced = draft.source == FORCED  # and so not the drafter's own to continue
-            prospects = Prospects() if is_forced else drafter.prospects(draft, limit)
-            situation = now._replace(limit=limit)
-            plan = self._planner.plan(draft, prospects, 0 if is_forced else drawn, situation)
-            unread = prospects.unread - (len(draft) - plan.kept)
-            draft = draft.cut(plan.kept) if plan.kept else NO_DRAFT
-            if not plan.drawn:
-                return draft
-            if now.pipelined:
-                return replace(draft, tokens=(*draft.tokens, *(_HIDDEN,) * plan.drawn))
-            begun, copied = self._clock(), len(draft)
-            draft = drafter.draw(draft, plan.drawn, plan.min_reach)
-            seconds, drawn = self._clock() - begun, len(draft)
-            self._drawing_s += seconds
-            self._planner.observe_drafting(seconds, drawn=drawn - copied, unread=max(0, unread - 1))
-            draft = self._cut(draft, limit)
-            if len(draft) < drawn or drawn == copied:  # the text would end there, or nothing came
-                limit = drawn = len(draft)
 
     def pipeline_gain(self, context: int, forecast: Draft) -> float:
         """What a single step gains that is submitted before the one in flight is read, in steps.
@@ -220,9 +186,6 @@ class DraftSession:
         """Learns from the outcome of a round."""
         if not self.num_draft_tokens:
             return
-        if outcome.seconds is not None:
-            outcome.seconds = max(0.0, outcome.seconds - self._drawing_s)
-        self._drawing_s = 0.0
         is_own = outcome.draft.source != FORCED
         draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
         self._drafter.feedback(draft, accepted)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.stats import Finish, Round
+from akunu_py.round import Finish, Round
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,9 @@ def _rounds(
             may_step = pending.step_gain > -inf and not pending.draft and target.room > 0
             ahead = target.submit_step_after(pending) if may_step else None
 
-            # Verify. A near-tie that was decided again has rolled the cache back: the step ahead
-            # is void.
+            # Verify.
             outcome = target.read(pending)
             emitted += len(outcome.tokens)
-            if outcome.recheck_forwards:
-                ahead = None
 
             # Roll back: the cache keeps the known token and the accepted ones; what it cannot keep,
             # the next forward computes again. A step ahead means that nothing was drafted, so

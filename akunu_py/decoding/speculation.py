@@ -1,7 +1,7 @@
 """SpeculationState: what an engine keeps of speculation from one request to the next.
 
-Drafters and what they learnt about their own acceptance, the planner with its costs, a draft model,
-and the margins that exact answers need. Each is made or measured when a request first needs it.
+Drafters, planners, what they learnt of acceptance and costs, and a draft model. Each is made or
+measured when a request first needs it.
 """
 
 from collections import defaultdict
@@ -10,25 +10,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
-from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.exactness import BLOCK_ROWS, SAFETY, TieBreaker, measure_difference
+from akunu_py.decoding.exactness import BLOCK_ROWS
 from akunu_py.drafting import AUTO_DRAFTER, MODEL_DRAFTER, make_drafter
+from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
-from akunu_py.drafting.combined import CombinedDrafter
-from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
-from akunu_py.drafting.expectation import Expectations
+from akunu_py.drafting.draft_model import NUM_DRAFT_TOKENS, DraftModel, DraftModelDrafter
+from akunu_py.drafting.evidence import priors
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Options
-from akunu_py.planning.acceptance import AcceptanceModel
+from akunu_py.options import MAX_PLANNED_TOKENS, Options
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.planner import MAX_PLANNED_TOKENS, DraftPlanner, FixedPlanner, Planner
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
 from akunu_py.sampling.sampler import Sampler
 
@@ -47,12 +45,11 @@ class _Experience:
     """What was learnt from fill-ins, or from other requests.
 
     Attributes:
-        expectations, acceptance: what all drafters and planners share.
+        rates: of acceptance, which all drafters and planners share.
         drafters, planners: those that no request uses now, the one used last at the end.
     """
 
-    expectations: Expectations = field(default_factory=Expectations)
-    acceptance: AcceptanceModel = field(default_factory=AcceptanceModel)
+    rates: AcceptanceRates = field(default_factory=lambda: AcceptanceRates(priors()))
     drafters: defaultdict[str, list[Drafter]] = field(default_factory=lambda: defaultdict(list))
     planners: list[DraftPlanner] = field(default_factory=list)
 
@@ -70,17 +67,14 @@ class SpeculationState:
         backend: the machine it was loaded for.
         calibrate: called once, by the first request that leaves the number of draft tokens to
             the planner.
-        draft_model: drafts for requests whose drafter is `model`, and with n-grams for those whose
-            drafter is `auto`.
+        draft_model: drafts for requests whose drafter is `model`.
         memory: what `auto` also drafts from.
 
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
             it.
         why_impossible: one line for the user if the model's cache cannot be rolled back, or None.
-        logit_differences: what `measure_difference` found, by `num_draft_tokens`; empty until a
-            request wants near-ties decided again.
-        block_rows: the rows of all forwards of an exact answer, where they have the same shape.
+        block_rows: the rows of all forwards of an exact answer.
 
     Raises:
         InvalidRequestError: if the draft model has another tokenizer than the target.
@@ -95,7 +89,6 @@ class SpeculationState:
         memory: Memory | None = None,
     ) -> None:
         self.cost_curve: CostCurve | None = None
-        self.logit_differences: dict[int, float] = {}
         self.block_rows = BLOCK_ROWS
         self._model = model
         self._backend = backend
@@ -124,8 +117,6 @@ class SpeculationState:
 
         Call its `release` when the request ends.
 
-        The first exact request measures margins here.
-
         Raises:
             InvalidRequestError: if the request names a drafter that does not exist.
         """
@@ -139,8 +130,6 @@ class SpeculationState:
             loans.close()
             return DraftSession()
         rows = self.rows_of(options)
-        if options.exact and not rows:
-            self.logit_difference(longest_draft(options))
         return DraftSession(
             drafter,
             self._borrow_planner(options, fills_gap, loans),
@@ -182,37 +171,39 @@ class SpeculationState:
     ) -> Drafter:
         """A drafter that no other request uses until `loans` is closed."""
         if name == MODEL_DRAFTER:
-            return _drawing_drafter(self.required_draft_model(), sampler, prompt, loans)
+            lent = self.required_draft_model().lend(prompt)
+            loans.callback(setattr, lent, "in_use", False)
+            return DraftModelDrafter(lent, sampler.sampling, sampler.seed, sampler.xtc)
         if name in self._factories:
             return self._factories[name](sampler)
         known = self._experience[fills_gap]
         if known.drafters.get(name):
             drafter = known.drafters[name].pop()
         elif name == AUTO_DRAFTER:
-            drafter = AutoDrafter(expectations=known.expectations)
+            drafter = AutoDrafter(rates=known.rates)
         else:
             drafter = make_drafter(name)
         loans.callback(known.drafters[name].append, drafter)
-        if not isinstance(drafter, AutoDrafter):
-            return drafter
-        self._memory.lend(drafter, project)
-        loans.callback(drafter.end)
-        if self._draft_model is not None:
-            drawing = _drawing_drafter(self._draft_model, sampler, prompt, loans)
-            return CombinedDrafter(drafter, drawing)
+        if isinstance(drafter, AutoDrafter):
+            self._memory.lend(drafter, project)
+            loans.callback(drafter.end)
         return drafter
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
-        """The planner of a request; it learns unless the request sets `num_draft_tokens`."""
-        if options.num_draft_tokens is not None:
-            return FixedPlanner(options.num_draft_tokens)
-        if rows := self.rows_of(options):  # a draft takes the places of padding
-            return FixedPlanner(rows - 1)
+        """The planner of a request; it learns unless the number of draft tokens is fixed.
+
+        An exact answer's drafts take the places of padding, and a draft model draws a few tokens,
+        as in mlx-lm.
+        """
+        if (
+            options.num_draft_tokens is not None
+            or options.drafter == MODEL_DRAFTER
+            or self.rows_of(options)
+        ):
+            return FixedPlanner(longest_draft(options))
         known, costs = self._experience[fills_gap], self.find_costs()
-        if options.exact and costs.curve.unpadded is not None:  # its rounds are not padded
-            return DraftPlanner(self.batch_costs(1) or costs, known.acceptance)
         idle = known.planners
-        planner = idle.pop() if idle else DraftPlanner(costs, acceptance=known.acceptance)
+        planner = idle.pop() if idle else DraftPlanner(costs, known.rates)
         loans.callback(idle.append, planner)
         return planner
 
@@ -238,7 +229,7 @@ class SpeculationState:
         if self._costs is not None:
             self._costs.begin(curve)
         for costs in self._batch_costs.values():
-            costs.begin(curve.as_measured)
+            costs.begin(curve.unpadded)
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
         """What forwards over so many sequences cost, by their rows and by the tokens that all
@@ -249,40 +240,13 @@ class SpeculationState:
         if self._costs is None:
             return None
         if sequences not in self._batch_costs:
-            curve = self._costs.curve.as_measured
+            curve = self._costs.curve.unpadded
             self._batch_costs[sequences] = LiveCosts(curve, MAX_BATCH_ROWS)
         return self._batch_costs[sequences]
 
     def rows_of(self, options: Options) -> int:
-        """The rows of every forward of an answer; 0 if each has the rows that it needs."""
-        if not options.exact or self.why_impossible:
-            return 0
-        few_ties = options.sampling.greedy and not options.sampling.infill
-        return 0 if few_ties and not self._model.is_coarse else self.block_rows
-
-    def tie_breaker(
-        self, options: Options, cache: KVCache, sampler: Sampler, known: int
-    ) -> TieBreaker | None:
-        """Finds near-ties by a measured margin; None unless this answer decides them again."""
-        if not options.exact or self.rows_of(options):
-            return None
-        margin = SAFETY * self.logit_difference(longest_draft(options)) * sampler.max_logit_gain
-        return TieBreaker(self._model, cache, sampler, known, margin)
-
-    def logit_difference(self, num_draft_tokens: int) -> float:
-        """The largest difference of logits that verifying this many draft tokens causes."""
-        if num_draft_tokens not in self.logit_differences:
-            difference = measure_difference(self._model, num_draft_tokens)
-            self.logit_differences[num_draft_tokens] = difference
-        return self.logit_differences[num_draft_tokens]
-
-
-def _drawing_drafter(
-    source: DraftModel, sampler: Sampler, prompt: Sequence[int], loans: ExitStack
-) -> DraftModelDrafter:
-    lent = source.lend(prompt)
-    loans.callback(setattr, lent, "in_use", False)
-    return DraftModelDrafter(lent, sampler.sampling, sampler.seed, sampler.xtc)
+        """The rows of every forward of an exact answer; 0 if each has the rows that it needs."""
+        return self.block_rows if options.exact and not self.why_impossible else 0
 
 
 def _why_impossible(model: TargetModel) -> str | None:
@@ -297,5 +261,6 @@ def _why_impossible(model: TargetModel) -> str | None:
 
 def longest_draft(options: Options) -> int:
     """The most draft tokens that one forward of a request may verify."""
-    asked = options.num_draft_tokens
-    return MAX_PLANNED_TOKENS if asked is None else asked
+    if options.num_draft_tokens is not None:
+        return options.num_draft_tokens
+    return NUM_DRAFT_TOKENS if options.drafter == MODEL_DRAFTER else MAX_PLANNED_TOKENS

@@ -14,16 +14,14 @@ import mlx.core as mx
 import numpy as np
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.exactness import TieBreaker
 from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
-from akunu_py.planning.live_costs import RoundClock
+from akunu_py.round import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Round
 
 FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
@@ -46,7 +44,6 @@ class PendingForward:
     draft: Draft
     choices: mx.array
     has_distributions: bool
-    ties: mx.array | None
     logprobs: ForwardLogprobs | None
     pipelined: bool
     replayed: int
@@ -79,7 +76,6 @@ class ModelTarget:
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
         logprobs: what to report besides the tokens.
-        tie_breaker: decides near-ties again; None leaves them as they are.
         forwards: counts the forwards of all sequences, so that only rounds are timed in which no
             other sequence was advanced; None if there is no other.
         block_rows: the rows of every forward, which then begins where the last whole block of so
@@ -96,7 +92,6 @@ class ModelTarget:
         limit: int | None = None,
         grow: Callable[[int], None] | None = None,
         logprobs: LogprobRequest = _NO_LOGPROBS,
-        tie_breaker: TieBreaker | None = None,
         forwards: Callable[[], int] | None = None,
         block_rows: int = 0,
     ) -> None:
@@ -108,7 +103,6 @@ class ModelTarget:
         self._limit = cache.capacity if limit is None else limit
         self._grow = grow
         self._logprobs = logprobs
-        self._tie_breaker = tie_breaker
         self._forwards = 0
         self._sent: list[int] = []
         self._sent_from = 0
@@ -173,8 +167,6 @@ class ModelTarget:
             rows = np.pad(rows, (0, size - len(rows)), mode="edge")
         if draft or self._block_rows:
             self.cache.mark()
-            if self._tie_breaker:
-                self._tie_breaker.before_draft()
         self._make_room(len(rows))
         return Inputs(mx.array(rows), draft, start, replayed, False)
 
@@ -183,7 +175,7 @@ class ModelTarget:
         room = self._forward_room
         if self._block_rows:
             return min(self._block_rows, room)
-        if not pads or self._tie_breaker:  # its margin is that of rounds which are not padded
+        if not pads:
             return tokens
         size = self._model.padding.get(tokens, tokens)
         return size if size <= room else tokens
@@ -214,11 +206,6 @@ class ModelTarget:
             )
         else:
             verdict = match_choices(cast(list[int], choices.tolist()), drafted)
-        rechecks = 0
-        if self._tie_breaker:
-            verdict, rechecks = self._tie_breaker.decide(
-                verdict, drafted, pending.ties, pending.start
-            )
         tokens = (*drafted[: verdict.accepted], verdict.next_token)
         outcome = Round(
             tokens,
@@ -227,7 +214,6 @@ class ModelTarget:
             pending.start,
             pending.pipelined,
             replayed=pending.replayed,
-            recheck_forwards=rechecks,
         )
         if (constraint := sampler.constraint) is not None:
             taken = constraint.extend(position, tokens)
@@ -241,8 +227,7 @@ class ModelTarget:
         wait_s = perf_counter() - begun
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
-        seconds = self._clock.lap(wait_s)
-        outcome.seconds = None if rechecks else seconds
+        outcome.seconds = self._clock.lap(wait_s)
         return outcome
 
     def _submit(self, inputs: Inputs) -> PendingForward:
@@ -273,9 +258,6 @@ class ModelTarget:
             mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
         logits = sampler.process_logits(raw, start + 1, tokens)
         results = []
-        ties = self._tie_breaker.ties_of(logits) if self._tie_breaker else None
-        if ties is not None:
-            results.append(ties)
         is_matched = sampler.sampling.greedy or bool(self._block_rows)  # whatever was drafted
         has_distributions = needs_distributions(draft, greedy=is_matched)
         blocks = sampler.blocks
@@ -287,7 +269,7 @@ class ModelTarget:
             logprobs = ForwardLogprobs(shown, chosen, self._logprobs)
             results.extend(logprobs.lazy)
         pending = PendingForward(
-            start, draft, choices, has_distributions, ties, logprobs, pipelined, replayed
+            start, draft, choices, has_distributions, logprobs, pipelined, replayed
         )
         return pending, [choices, *results]
 

@@ -17,7 +17,6 @@ DRAFTERS: Final[dict[str, Callable[[], Drafter]]] = {
     "ngram": NGramDrafter,
     "none": NoDrafter,
 }
-DRAFTER_NAMES: Final = tuple(DRAFTERS)
 AUTO_DRAFTER: Final = "auto"
 MODEL_DRAFTER: Final = "model"
 
@@ -29,6 +28,6 @@ def make_drafter(name: str) -> Drafter:
         InvalidRequestError: if there is no drafter of that name.
     """
     if name not in DRAFTERS:
-        known = ", ".join(DRAFTER_NAMES)
+        known = ", ".join((*DRAFTERS, MODEL_DRAFTER))
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
     return DRAFTERS[name]()

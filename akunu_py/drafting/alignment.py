@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -55,12 +54,6 @@ class Rewrites:
 
     def __bool__(self) -> bool:
         return bool(self._by_first)
-
-    def copy(self) -> Rewrites:
-        """One that learns and forgets on its own."""
-        other = Rewrites()
-        other._by_first = dict(self._by_first)
-        return other
 
     def at(self, tokens: Sequence[int], position: int) -> Rewrite | None:
         """The rewrite expected at a position of the copied text, None if a plain copy is."""
@@ -138,12 +131,6 @@ class Alignment:
         self.rewrites = Rewrites()
         self._anchor: Anchor | None = None
         self._edit: tuple[Anchor, Anchor] | None = None
-
-    def copy(self) -> Alignment:
-        """One that goes its own way from here, over the same occurrences."""
-        other = copy(self)
-        other.rewrites = self.rewrites.copy()
-        return other
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
         """Points at `position`, because of a match of `length` tokens.

@@ -16,33 +16,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
-from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, Keeper, Recall, Tier
-from akunu_py.drafting.expectation import (
+from akunu_py.drafting.base import NO_DRAFT, Draft, Recall, Tier
+from akunu_py.drafting.evidence import (
+    AFFINITY_ODDS,
+    FIRST_REWRITE,
     LEFT,
+    RIVAL_ODDS,
     SILENT,
-    Expectations,
+    SUPPORT_ODDS,
     bucket,
     copy_evidence,
     match_evidence,
+    priors,
     resumed_evidence,
     rewrite_evidence,
-    rival_of,
-    support_of,
+    rival_class,
+    support_class,
 )
 from akunu_py.drafting.occurrences import (
     CONSENSUS,
     MAX_COMPARED,
     Consensus,
+    Keeper,
     Match,
     Occurrences,
 )
-from akunu_py.errors import InvalidRequestError
-from akunu_py.tokens import common_prefix_length
-
-TOKEN_COST: Final = 0.12
-"""What verifying one drafted token usually costs, in forwards: a compromise between the chips that
-were measured."""
+from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length
 
 MIN_REACH_PROB: Final = 0.1
 """A draft ends before a token that is reached and accepted with a lower probability than this."""
@@ -71,40 +72,22 @@ class AutoDrafter:
     What it learns of its own acceptance outlives the request. Of the tokens, only those that the
     next request begins with do, unless it has a keeper.
 
-    It drafts until acceptance is less likely than `MIN_REACH_PROB`, for a planner that knows the
-    machine's costs and cuts the draft by `Draft.accept_probs`. For a planner that does not know
-    them, `Draft.suggested_length` is how many of the tokens are worth their usual cost.
+    It drafts until acceptance is less likely than `MIN_REACH_PROB`, and says how likely each token
+    is; a planner that knows the machine's costs cuts the draft.
 
     Args:
-        token_cost: the cost of verifying one drafted token, in forwards. The suggested length
-            continues while the next token's expected gain per cost is above the draft's average so
-            far: an unlikely token is worth a try at the start of a draft, but not at the end of a
-            long copy, which the next round can continue.
-        expectations: what was learnt, to share with drafters of other requests.
         tiers: other texts to draft from where these are more likely to be right than the request.
+        rates: what was learnt, to share with drafters of other requests.
 
     Attributes:
         tiers: the same; to be changed only between requests.
         keeper: keeps the texts of requests that have ended, or None.
-
-    Raises:
-        InvalidRequestError: if `token_cost` is negative.
     """
 
-    def __init__(
-        self,
-        token_cost: float = TOKEN_COST,
-        tiers: Sequence[Tier] = (),
-        expectations: Expectations | None = None,
-    ) -> None:
-        if not token_cost >= 0:
-            raise InvalidRequestError(
-                f"The cost of a drafted token must be 0 or more, not {token_cost}."
-            )
-        self._token_cost = token_cost
+    def __init__(self, tiers: Sequence[Tier] = (), rates: AcceptanceRates | None = None) -> None:
         self.tiers = tiers
         self.keeper: Keeper | None = None
-        self._expectations = expectations or Expectations()
+        self._rates = rates or AcceptanceRates(priors())
         self._occurrences = Occurrences()
         self.begin(())
 
@@ -120,8 +103,8 @@ class AutoDrafter:
         self._alignment = Alignment(self._occurrences)
         self._answer_start = len(self._occurrences.tokens)
         self._drafted: tuple[int, ...] = ()
-        self._buckets: list[tuple[int, int]] = []
-        self._untried: tuple[int, int, int] | None = None
+        self._evidence: list[tuple[int, float]] = []  # the bucket and the odds of each token
+        self._untried: tuple[int, float, int] | None = None
 
     def end(self) -> None:
         """Has the text of a request kept that has ended."""
@@ -131,8 +114,8 @@ class AutoDrafter:
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
             # A first token that was proposed but not verified is compared with what came.
-            token_bucket, bigram_affinity, guess = self._untried
-            self._expectations.learn(token_bucket, bigram_affinity, guess == tokens[0])
+            where, odds, guess = self._untried
+            self._rates.learn(where, guess == tokens[0], odds)
             self._untried = None
         advance, append = self._alignment.advance, self._occurrences.append
         for token in tokens:
@@ -157,28 +140,14 @@ class AutoDrafter:
             return NO_DRAFT
         return self._draft(source, length, self._steps(candidate, recall), limit)
 
-    def propose_after(self, tokens: Sequence[int], limit: int) -> Draft:
-        """What it would propose if `tokens` were emitted next; nothing of it is kept."""
-        kept = self._alignment, self._drafted, self._buckets, self._untried
-        size = len(self._occurrences.tokens)
-        self._alignment, self._untried = self._alignment.copy(), None
-        try:
-            self.extend(tokens)
-            return self.propose(limit)
-        finally:
-            self._occurrences.truncate(size)
-            self._alignment, self._drafted, self._buckets, self._untried = kept
-
     def feedback(self, draft: Draft, accepted: int) -> None:
         verified = len(draft.tokens)
         if verified == 0 or draft.tokens != self._drafted[:verified]:
             return
         self._untried = None
-        learn = self._expectations.learn
-        for token_bucket, bigram_affinity in self._buckets[:accepted]:
-            learn(token_bucket, bigram_affinity, True)
-        if accepted < verified:
-            learn(*self._buckets[accepted], False)
+        for position in range(min(accepted + 1, verified)):
+            where, odds = self._evidence[position]
+            self._rates.learn(where, position < accepted, odds)
 
     def _best_candidate(self) -> CopyCandidate | None:
         alignment = self._alignment
@@ -206,7 +175,7 @@ class AutoDrafter:
         for tier in self.tiers:
             recall = tier.recall(self._occurrences.tokens)
             if recall is not None:
-                prob = self._expectations.of(bucket(recall.evidence, 0), LEFT)
+                prob = self._rates.of(bucket(recall.evidence, 0), RIVAL_ODDS[LEFT])
                 if prob > best:
                     found, best = recall, prob
         return found
@@ -222,7 +191,7 @@ class AutoDrafter:
 
     def _likelier(
         self, own: tuple[int, int] | None, recall: Recall, before: int, ahead: int
-    ) -> tuple[int, int, int] | None:
+    ) -> tuple[int, int, float] | None:
         """The request's next token, or the recalled one if that is more likely.
 
         Args:
@@ -232,27 +201,35 @@ class AutoDrafter:
             ahead: how many tokens of the draft are before it.
 
         Returns:
-            The token, its bucket and its context; None if there is neither.
+            The token, its bucket and its odds; None if there is neither.
         """
-        rival, best, found = LEFT if ahead else SILENT, 0.0, None
+        rival, best, found = RIVAL_ODDS[LEFT if ahead else SILENT], 0.0, None
         if own is not None:
             token, where = own
-            context = self._occurrences.bigram_affinity(before, token)
-            rival = rival_of(self._expectations.of(where, context))
-            context += support_of(recall.length, recall.shares.get(token, 0.0))
-            best, found = self._expectations.of(where, context), (token, where, context)
+            odds = self._odds(before, token, where)
+            rival = RIVAL_ODDS[rival_class(self._rates.of(where, odds))]
+            if where < FIRST_REWRITE:
+                share = recall.shares.get(token, 0.0)
+                odds *= SUPPORT_ODDS[support_class(recall.length, share)]
+            best, found = self._rates.of(where, odds), (token, where, odds)
         if recall.token is None or (own is not None and recall.token == own[0]):
             return found
         where = bucket(recall.evidence, ahead)
-        if self._expectations.of(where, rival) <= best:
+        if self._rates.of(where, rival) <= best:
             return found
         return recall.token, where, rival
 
+    def _odds(self, before: int, token: int, where: int) -> float:
+        """What the bigram affinity of a request's token says; nothing of a rewrite, which replaces
+        what followed so far."""
+        if where >= FIRST_REWRITE:
+            return 1.0
+        return AFFINITY_ODDS[self._occurrences.bigram_affinity(before, token)]
+
     def _accept_prob(self, candidate: CopyCandidate) -> float:
         """How likely its first token is to be accepted."""
-        tokens = self._occurrences.tokens
-        bigram_affinity = self._occurrences.bigram_affinity(tokens[-1], tokens[candidate.position])
-        return self._expectations.of(bucket(candidate.evidence, 0), bigram_affinity)
+        tokens, where = self._occurrences.tokens, bucket(candidate.evidence, 0)
+        return self._rates.of(where, self._odds(tokens[-1], tokens[candidate.position], where))
 
     def _match_evidence(self, match: Match) -> tuple[int, int, int, int]:
         """By `Consensus`, the evidence of a match.
@@ -264,45 +241,38 @@ class AutoDrafter:
         return match_evidence(match.length, whole_answer=0 < answered <= match.length)
 
     def _draft(
-        self, source: str, length: int, steps: Iterator[tuple[int, int, int]], limit: int
+        self, source: str, length: int, steps: Iterator[tuple[int, int, float]], limit: int
     ) -> Draft:
         """Takes steps up to the limit, or until acceptance is too unlikely."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
-        before = tokens[-1]
-        expectation = self._expectations.of
-        token_cost = self._token_cost
+        accept_prob = self._rates.of
         expected: list[float] = []
-        buckets: list[tuple[int, int]] = []
-        reach_prob, gain, cost = 1.0, 1.0, 1.0
-        suggested_length: int | None = None
+        evidence: list[tuple[int, float]] = []
+        first, reach_prob = -1, 1.0
         # The draft is appended to the tokens while it is made, so that a copy may continue into it.
         try:
-            for token, token_bucket, context in steps:
-                acceptance = expectation(token_bucket, context)
-                buckets.append((token_bucket, context))
-                before = token
+            for token, where, odds in steps:
+                acceptance = accept_prob(where, odds)
+                evidence.append((where, odds))
+                if len(evidence) == 1:
+                    first = token
                 reach_prob *= acceptance
                 if reach_prob < MIN_REACH_PROB or len(expected) >= limit:
                     break
-                if suggested_length is None and reach_prob * cost < token_cost * gain:
-                    suggested_length = len(expected)
-                gain += reach_prob
-                cost += token_cost
                 expected.append(acceptance)
                 tokens.append(token)
-            self._drafted, self._buckets = tuple(tokens[size:]), buckets
+            self._drafted, self._evidence = tuple(tokens[size:]), evidence
         finally:
             del tokens[size:]
-        first = self._drafted[0] if expected else before
-        self._untried = (*buckets[0], first) if buckets else None
+        self._untried = (*evidence[0], first) if evidence else None
         if not expected:
             return NO_DRAFT
-        return Draft(self._drafted, source, length, None, tuple(expected), suggested_length)
+        return Draft(self._drafted, source, length, None, tuple(expected))
 
     def _steps(
         self, candidate: CopyCandidate | None, recall: Recall | None
-    ) -> Iterator[tuple[int, int, int]]:
-        """The tokens that likely follow, each with its bucket and its context.
+    ) -> Iterator[tuple[int, int, float]]:
+        """The tokens that likely follow, each with its bucket and its odds.
 
         The request's candidate is followed until a recalled token is more likely, and what is
         recalled as far as it goes on with the tokens of the draft.
@@ -321,10 +291,9 @@ class AutoDrafter:
             before, ahead = step[0], ahead + 1
             own = next(copied, None) if own is not None and before == own[0] else None
             recall = recall.after(before)
-        affinity = self._occurrences.bigram_affinity
         while own is not None:
             token, where = own
-            yield token, where, affinity(before, token)
+            yield token, where, self._odds(before, token, where)
             before, own = token, next(copied, None)
 
     def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from akunu_py.drafting.occurrences import Occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +26,10 @@ class Draft:
         probabilities: None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
             `i` being the exact distribution that `tokens[i]` was sampled from, with random numbers
             that no draft before has used. Such a draft may end after a token because of it, but
-            must not leave it out because of it. Its `accept_probs` and `suggested_length` are
-            ignored, because they may depend on the tokens that were drawn.
+            must not leave it out because of it. Its `accept_probs` are ignored, because they may
+            depend on the tokens that were drawn.
         accept_probs: for each token, the drafter's estimate of the probability that it is accepted
             if the tokens before it are; empty if the drafter has no estimate.
-        suggested_length: how many of the tokens to verify if costs are unknown; None, or more than
-            there are (the draft may have been cut), means all. Planners that know the costs use
-            `accept_probs`.
     """
 
     tokens: tuple[int, ...] = ()
@@ -42,7 +37,6 @@ class Draft:
     match_length: int = 0
     probabilities: npt.NDArray[np.float32] | None = None
     accept_probs: tuple[float, ...] = ()
-    suggested_length: int | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -54,14 +48,12 @@ class Draft:
         """The same guess, at most `length` tokens long."""
         if length >= len(self.tokens):
             return self
-        rows = None if self.probabilities is None else self.probabilities[:length]
         return Draft(
             self.tokens[:length],
             self.source,
             self.match_length,
-            rows,
+            None if self.probabilities is None else self.probabilities[:length],
             self.accept_probs[:length],
-            self.suggested_length,
         )
 
 
@@ -117,45 +109,6 @@ class LearnsFromAlternatives(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Prospects:
-    """What a `DrawingDrafter` could add to a draft.
-
-    Attributes:
-        accept_probs: for each further token, the probability that it is accepted if those before it
-            are, as earlier drafts had it: nothing is drawn yet.
-        unread: how many tokens of the context and the draft it has to read first.
-    """
-
-    accept_probs: Sequence[float] = ()
-    unread: int = 0
-
-
-@runtime_checkable
-class DrawingDrafter(Protocol):
-    """A drafter whose tokens take time, so the planner says how many before they are drawn.
-
-    Besides the methods of `Drafter`. A session asks it, in turn, to copy and to draw, until the
-    planner wants no more. Its drafts have no `probabilities`.
-    """
-
-    def copy(self, draft: Draft, limit: int) -> Draft:
-        """The draft, continued by at most `limit` tokens that take no time."""
-
-    def prospects(self, draft: Draft, limit: int) -> Prospects:
-        """What it could add to the draft: at most `limit` tokens."""
-
-    def draw(self, draft: Draft, count: int, min_reach: float = 0.0) -> Draft:
-        """The draft, continued by at most `count` tokens, each with its `accept_probs`.
-
-        Args:
-            draft: what it and `copy` drafted after the tokens so far.
-            count: as `prospects` allowed, 1 or more.
-            min_reach: it stops, one token late, where the draft is accepted up to the last token
-                with a lower probability than this.
-        """
-
-
 class Recall(Protocol):
     """What may follow the last tokens, by other texts."""
 
@@ -165,7 +118,7 @@ class Recall(Protocol):
 
     @property
     def evidence(self) -> int:
-        """That of `token`, as `drafting/expectation.py` counts it."""
+        """That of `token`, as `drafting/evidence.py` counts it."""
 
     @property
     def length(self) -> int:
@@ -184,42 +137,6 @@ class Tier(Protocol):
 
     def recall(self, tokens: Sequence[int]) -> Recall | None:
         """What may follow `tokens`; None if they say nothing. Never raises."""
-
-
-class Keeper(Protocol):
-    """Keeps the texts of requests for later ones."""
-
-    def keep(self, text: Occurrences) -> None:
-        """Keeps a text, which nobody changes until `take_back` was called."""
-
-    def take_back(self, text: Occurrences) -> None:
-        """Drops a text, which may not have been kept."""
-
-
-FIRST_BOUNDARY: Final = 1 << 31
-"""Ids from here on close references; no vocabulary is that large.
-
-A drafter that copies keeps the references and the prompt in one list. Each boundary occurs once, so
-no match runs across it.
-"""
-
-
-def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
-    """The references, each closed by a boundary, and then the prompt."""
-    tokens: list[int] = []
-    for number, reference in enumerate(references):
-        tokens.extend(reference)
-        tokens.append(FIRST_BOUNDARY + number)
-    tokens.extend(prompt)
-    return tokens
-
-
-def until_boundary(tokens: Sequence[int]) -> tuple[int, ...]:
-    """The tokens before the first boundary among them."""
-    for position, token in enumerate(tokens):
-        if token >= FIRST_BOUNDARY:
-            return tuple(tokens[:position])
-    return tuple(tokens)
 
 
 class NoDrafter:

@@ -8,15 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from math import prod
-from typing import Final, cast
+from typing import Final
 
 import mlx.core as mx
 
 from akunu_py.cache.model_cache import no_rollback_reason
-from akunu_py.drafting.base import NO_DRAFT, Draft, Prospects
-from akunu_py.drafting.combined import MIXED, continued
-from akunu_py.drafting.confidence import DrawnAcceptance
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
@@ -25,7 +22,9 @@ from akunu_py.sampling.sampler import Sampler
 from akunu_py.tokens import common_prefix_length
 
 SOURCE: Final = "draft model"
-"""The source of drafts that the model drew alone."""
+
+NUM_DRAFT_TOKENS: Final = 3
+"""How many tokens are drawn for a round if a request does not say: as many as in mlx-lm."""
 
 _FIRST_CAPACITY: Final = 2048
 
@@ -38,7 +37,6 @@ class DraftModel:
         target: the model that it drafts for.
 
     Attributes:
-        acceptance: what was learnt of its drafts.
         in_use: whether a request drafts with it; whoever got it from `lend` says when not.
 
     Raises:
@@ -57,7 +55,6 @@ class DraftModel:
             )
         self.model = model
         self.vocabulary = target.vocabulary_size
-        self.acceptance = DrawnAcceptance()
         self.in_use = False
         self._cache = cache
         self._held: list[int] = []
@@ -84,35 +81,25 @@ class DraftModel:
         """How many of the first tokens the cache holds."""
         return common_prefix_length(self._held, tokens)
 
-    def advance(
-        self, tokens: Sequence[int], agreed: int, emitted: int, num_draft_tokens: int
-    ) -> mx.array:
+    def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array:
         """Brings the cache up to a context; returns lazy logits `[1, target's vocabulary]`.
 
         Args:
             tokens: the whole context, at least 1 token.
-            agreed: how many of its first tokens are known to be those of the `advance` before;
-                only the others are compared with the cache.
-            emitted: how many of its first tokens will not be rolled back, 1 or more.
             num_draft_tokens: how many tokens will be appended to it.
         """
         with self._empty_if_interrupted():
-            kept = agreed + common_prefix_length(self._held[agreed:], tokens[agreed:])
-            kept = min(kept, len(tokens) - 1)
+            kept = min(self.shared(tokens), len(tokens) - 1)
             kept -= self._cache.rollback(kept)
             capacity = self._cache.capacity
             while capacity < len(tokens) + num_draft_tokens:
                 capacity *= 2
             if capacity > self._cache.capacity:
                 self._cache.grow(min(capacity, self.model.context_length))
-            del self._held[kept:]
-            if kept < emitted:
-                # The mark stays where nothing will be rejected while a draft is drawn in parts.
-                self.model.prefill(self._known(tokens[kept : emitted - 1]), self._cache)
-                self._cache.mark()
-                kept = max(kept, emitted - 1)
-            self._held.extend(tokens[len(self._held) :])
-            return self.append(mx.array(self._known(tokens[kept:])))
+            self.model.prefill(self._known(tokens[kept:-1]), self._cache)
+            self._cache.mark()  # draft tokens are taken back to here
+            self._held = list(tokens)
+            return self.append(mx.array(self._known(tokens[-1:])))
 
     def append(self, tokens: mx.array) -> mx.array:
         """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of them,
@@ -169,97 +156,32 @@ class DraftModelDrafter:
         self._tokens: list[int] = []
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._source.acceptance.begin()
         self._tokens, self._prompt_length = list(prompt), len(prompt)
-        self._agreed = self._source.shared(self._tokens)
-        self._position = -1  # where the present draft begins
-        self._guess: tuple[int, ...] = ()
-        self._confidence: dict[int, float] = {}  # of the drawn tokens in the guess, by index
 
     def extend(self, tokens: Sequence[int]) -> None:
-        if self._guess:
-            # Also what was drawn and not verified is compared with what came.
-            begin = len(self._tokens) - self._position
-            for index, (guess, token) in enumerate(
-                zip(self._guess[begin:], tokens, strict=False), start=begin
-            ):
-                self._learn(index, accepted=guess == token)
-                if guess != token:
-                    self._guess = ()
-                    break
         self._tokens.extend(tokens)
 
     def propose(self, limit: int) -> Draft:
-        limit = len(self.prospects(NO_DRAFT, limit).accept_probs)
-        return self.draw(NO_DRAFT, limit) if limit else NO_DRAFT
-
-    def copy(self, draft: Draft, limit: int) -> Draft:
-        """It copies nothing."""
-        return draft
-
-    def prospects(self, draft: Draft, limit: int) -> Prospects:
-        position = len(self._tokens)
-        limit = min(limit, self._source.room_after(position + len(draft)))
-        if limit <= 0 or not position:
-            return Prospects()
-        drawn, read = 0, self._agreed
-        if draft and position == self._position:
-            drawn, read = len(self._confidence), position + len(self._guess)
-        unread = position + len(draft) - read
-        return Prospects(self._source.acceptance.ahead(drawn, limit), unread)
-
-    def draw(self, draft: Draft, count: int, min_reach: float = 0.0) -> Draft:
-        emitted = len(self._tokens)
-        if emitted != self._position or not draft:
-            self._position, self._confidence = emitted, {}
-        context = [*self._tokens, *draft.tokens]
+        context, source = self._tokens, self._source
+        limit = min(limit, source.room_after(len(context)))
+        if limit <= 0 or not context:
+            return NO_DRAFT
         generated = len(context) - self._prompt_length
         sampler = Sampler(self._sampling, context, generated=generated, xtc=self._xtc)
-        logits = self._source.advance(context, min(self._agreed, emitted), emitted, count)
-        self._agreed = emitted
-        inputs = mx.array(context[-1:])
+        logits, inputs = source.advance(context, limit), mx.array(context[-1:])
         drawn: list[mx.array] = []
-        confidences: list[mx.array] = []
-        accept_probs: list[float] = []
-        reach = prod(draft.accept_probs)
-        while True:
-            position = len(context) + len(drawn)
-            logits = sampler.process_logits(logits, position, inputs)
-            inputs = sampler.choose(logits, position)
+        for position in range(len(context), len(context) + limit):
+            if drawn:
+                logits = source.append(inputs)
+            inputs = sampler.choose(sampler.process_logits(logits, position, inputs), position)
             drawn.append(inputs)
-            if self._sampling.greedy:
-                confidences.append(mx.exp(logits.max() - mx.logsumexp(logits)))
-            else:
-                confidences.append(mx.take(sampler.distributions(logits, position), inputs))
-            mx.async_eval(inputs, confidences[-1])  # type: ignore[no-untyped-call]
-            if len(drawn) > 1 and min_reach:
-                # The token before: this one is computed meanwhile.
-                accept_probs.append(self._accept_prob(confidences[-2]))
-                reach *= accept_probs[-1]
-            if len(drawn) == count or reach < min_reach:
-                break
-            logits = self._source.append(inputs)
+            mx.async_eval(inputs)  # type: ignore[no-untyped-call]
         tokens: list[int] = mx.concatenate(drawn).tolist()  # type: ignore[assignment]
-        self._source.hold(tokens[:-1])
-        for confidence in confidences[len(accept_probs) :]:
-            accept_probs.append(self._accept_prob(confidence))
-        for index, confidence in enumerate(confidences, start=len(draft)):
-            self._confidence[index] = cast(float, confidence.item())
-        self._guess = (*draft.tokens, *tokens)
-        source = SOURCE if len(self._confidence) == len(self._guess) else MIXED
-        return continued(draft, tokens, accept_probs, source)
+        source.hold(tokens[:-1])
+        return Draft(tuple(tokens), SOURCE)
 
     def feedback(self, draft: Draft, accepted: int) -> None:
-        """`extend` tells more: it also compares what was drawn and not verified."""
-
-    def _accept_prob(self, confidence: mx.array) -> float:
-        return self._source.acceptance.of(cast(float, confidence.item()))
-
-    def _learn(self, index: int, *, accepted: bool) -> None:
-        """Learns from the token at an index of the guess, if it was drawn."""
-        if index in self._confidence:
-            drawn = sum(other < index for other in self._confidence)
-            self._source.acceptance.learn(drawn, self._confidence[index], accepted)
+        pass
 
 
 def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:

@@ -13,10 +13,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from akunu_py.drafting.base import FIRST_BOUNDARY, joined
-from akunu_py.tokens import common_prefix_length
+from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length, joined
 
 VISITED: Final = 6
 MAX_COMPARED: Final = 16
@@ -291,6 +290,16 @@ class Occurrences:
             positions = positions[::-1]
         followers = [self.tokens[position] for position in positions]
         return positions[followers.index(max(followers, key=followers.count))]
+
+
+class Keeper(Protocol):
+    """Keeps the texts of requests for later ones."""
+
+    def keep(self, text: Occurrences) -> None:
+        """Keeps a text, which nobody changes until `take_back` was called."""
+
+    def take_back(self, text: Occurrences) -> None:
+        """Drops a text, which may not have been kept."""
 
 
 def _boundaries(references: Sequence[Sequence[int]]) -> list[int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import FIRST_BOUNDARY
 from akunu_py.drafting.occurrences import Occurrences, key_of_four
 from akunu_py.memory.segment import DEPTH
 from akunu_py.memory.tiers import PLACES, Place
+from akunu_py.tokens import FIRST_BOUNDARY
 
 MAX_TOKENS: Final = 1 << 17
 """Of all texts together; a token takes about 130 bytes."""

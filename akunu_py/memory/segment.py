@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.drafting.base import FIRST_BOUNDARY
 from akunu_py.package import replacement
+from akunu_py.tokens import FIRST_BOUNDARY
 
 DEPTH: Final = 16
 """How many tokens before a place decide its place in the order, and how long a match can be."""

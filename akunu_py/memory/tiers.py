@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from akunu_py.drafting.base import FIRST_BOUNDARY
-from akunu_py.drafting.expectation import recall_evidence
+from akunu_py.drafting.evidence import recall_evidence
 from akunu_py.memory.segment import DEPTH, Segment
+from akunu_py.tokens import FIRST_BOUNDARY
 
 PLACES: Final = 16
 """How many places a recall is made of at most."""
@@ -112,7 +112,7 @@ class Recall:
 
     @property
     def evidence(self) -> int:
-        """The evidence of the token, as `Expectations` knows it."""
+        """The evidence of the token, as `drafting/evidence.py` counts it."""
         return recall_evidence(self.length, self.share, self._tier)
 
     def after(self, token: int) -> Recall | None:

@@ -75,7 +75,7 @@ class CostCurve:
             of its logarithm, per root of an octave of rows.
         measured_at: when it was measured, in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
-        unpadded: the measured curve, if this one is of padded rounds; see `padded`.
+        is_padded: whether rounds cost what those cost that they are padded to.
 
     Raises:
         ValueError: if there is no level, or if they are not ascending.
@@ -86,7 +86,7 @@ class CostCurve:
     doubt: float = MEASURED
     measured_at: float | None = None
     load: float | None = None
-    unpadded: CostCurve | None = None
+    is_padded: bool = False
 
     def __post_init__(self) -> None:
         contexts = [level.context for level in self.levels]
@@ -112,27 +112,15 @@ class CostCurve:
                 found[tokens] = size
         return found
 
-    @cached_property
+    @property
     def padded(self) -> CostCurve:
-        """What rounds cost if they are padded; this curve, if none is.
-
-        No round counts as faster than one over a single token, which is not padded.
-        """
-        if not self.padding:
-            return self
-        first, *others = self.levels
-        one = first.verify_s[0][1]
-        rounds = (
-            (tokens, max(one, _between(first.verify_s, self.padding.get(tokens, tokens))))
-            for tokens in range(1, self.longest + 1)
-        )
-        levels = (replace(first, verify_s=tuple(rounds)), *others)
-        return replace(self, levels=levels, unpadded=self)
+        """What rounds cost if they are padded; this curve, if none is."""
+        return replace(self, is_padded=True) if self.padding else self
 
     @property
-    def as_measured(self) -> CostCurve:
+    def unpadded(self) -> CostCurve:
         """What rounds cost if they are not padded."""
-        return self.unpadded or self
+        return replace(self, is_padded=False)
 
     def decode_s(self, context: int) -> float:
         """Seconds of a single step in a pipelined loop.
@@ -154,9 +142,8 @@ class CostCurve:
 
     def as_json(self) -> dict[str, Any]:
         """The measured points, as `from_json` reads them."""
-        if self.unpadded is not None:
-            return self.unpadded.as_json() | {"padded": True}
         known = {
+            "padded": self.is_padded or None,
             "blas_threads": self.blas_threads,
             "measured_at": self.measured_at,
             "load": self.load,
@@ -198,9 +185,10 @@ class CostCurve:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error
-        curve = cls(levels, blas_threads, measured_at=measured_at, load=load)
+        is_padded = data.get("padded") is True
+        curve = cls(levels, blas_threads, measured_at=measured_at, load=load, is_padded=is_padded)
         curve.check_plausible()
-        return curve.padded if data.get("padded") is True else curve
+        return curve
 
     def check_plausible(self) -> None:
         """Refuses costs that other work on the machine must have distorted.
@@ -224,7 +212,15 @@ class CostCurve:
 
     @cached_property
     def _points(self) -> list[tuple[int, float]]:
-        return never_falling(self.levels[0].verify_s)
+        measured = self.levels[0].verify_s
+        if not self.is_padded:
+            return never_falling(measured)
+        # No round counts as faster than one over a single token, which is not padded.
+        one, sizes = measured[0][1], range(1, self.longest + 1)
+        sizes_of = ((tokens, self.padding.get(tokens, tokens)) for tokens in sizes)
+        return never_falling(
+            [(tokens, max(one, _between(measured, size))) for tokens, size in sizes_of]
+        )
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:

@@ -11,18 +11,41 @@ from collections.abc import Sequence
 from operator import truediv
 from typing import Final, NamedTuple, Protocol
 
-from akunu_py.drafting.base import Draft, Prospects
-from akunu_py.planning.acceptance import AcceptanceModel, DeclinedDraft
+from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.drawing import Choices, DrawPlan, DrawPlanner, RunningMean
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.policies import PipelineGain, Probes, ProposalBackoff
-from akunu_py.planning.theory import expected_replays, expected_tokens
-from akunu_py.stats import Round
+from akunu_py.planning.theory import expected_replays, expected_tokens, replay_s
+from akunu_py.round import Round
 
-MAX_PLANNED_TOKENS: Final = 32
-"""The most draft tokens of a planned round: the buffer's size if no number is given."""
+PROPOSAL_SHARE: Final = 0.02
+"""The part of all time that proposals may take that lead to no draft."""
 
+PROBE_SHARE: Final = 0.005
+"""The part of all time that probes may lose."""
+
+PROBE_AFTER: Final = 128
+"""One of this many drafts is verified although it would be declined, or at twice its length if no
+such round was observed: else costs that are believed too high would never be corrected."""
+
+HOPE: Final = 2.0
+WORTH_TRYING: Final = 0.05
+"""A length is tried if it is faster than the best by this part, should its cost be lower than
+expected by `HOPE` standard deviations."""
+
+MIN_SAVING: Final = 0.05
+"""The part of a step that a draft must save on average before the pipeline is given up for it. A
+pipeline also hides the time of proposals, which costs of forwards do not contain."""
+
+USUAL_TOKEN_COST: Final = 0.12
+"""What verifying one draft token usually costs, in forwards: a compromise between the chips that
+were measured, for planners that do not know the costs."""
+
+_RATE: Final = 0.1
+"""How fast running means follow: by about the last ten values."""
+_MAX_RISE: Final = 3.0
+"""A proposal counts as at most this many times the usual one, because a pause is not its time."""
 _TIE: Final = 1e-9
 
 
@@ -80,32 +103,18 @@ class Planner(Protocol):
         not decide; there may be fewer to verify.
         """
 
-    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
-        """How to go on with a draft of a `DrawingDrafter`; asked again after every draw.
-
-        Args:
-            draft: what is copied and drawn so far.
-            prospects: what the drafter could add to it.
-            drawn: how many of its tokens are those up to the last one that was drawn; 0 if none
-                was.
-            now: as for `choose`.
-        """
-
     def observe(self, outcome: Round) -> None:
         """Learns from a round; called before the next proposal."""
 
-    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
-        """Learns how long drafting took.
-
-        Args:
-            seconds: of a draw, or of a proposal that led to no draft.
-            drawn: how many tokens were drawn; 0 for a proposal.
-            unread: how many tokens were read before the one that the draw began with.
-        """
+    def observe_proposal(self, seconds: float) -> None:
+        """Learns how long a proposal took that led to no draft."""
 
 
 class FixedPlanner:
-    """Verifies as many tokens as the drafter suggests, up to a number: `--num-draft-tokens N`.
+    """Verifies up to a number of tokens: `--num-draft-tokens N`.
+
+    If the drafter says how likely they are, it verifies those that are worth their usual cost:
+    while the next token's gain per cost is above the draft's average so far.
 
     Args:
         num_draft_tokens: that number.
@@ -125,20 +134,20 @@ class FixedPlanner:
         return 0.0
 
     def choose(self, draft: Draft, now: Situation) -> int:
-        suggested_length = len(draft) if draft.suggested_length is None else draft.suggested_length
-        return max(0, min(self._num_draft_tokens, now.limit, len(draft), suggested_length))
-
-    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
-        if drawn:
-            return DrawPlan(len(draft))
-        kept = self.choose(draft, now)
-        wanted = min(self._num_draft_tokens, now.limit) - kept
-        return DrawPlan(kept, max(0, min(wanted, len(prospects.accept_probs))))
+        length = max(0, min(self._num_draft_tokens, now.limit, len(draft)))
+        reach, gain, cost = 1.0, 1.0, 1.0
+        for position, prob in enumerate(draft.accept_probs[:length]):
+            reach *= prob
+            if reach * cost < USUAL_TOKEN_COST * gain:
+                return position
+            gain += reach
+            cost += USUAL_TOKEN_COST
+        return length
 
     def observe(self, outcome: Round) -> None:
         pass
 
-    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
+    def observe_proposal(self, seconds: float) -> None:
         pass
 
 
@@ -152,134 +161,99 @@ class DraftPlanner:
     Args:
         costs: what forwards cost on this machine. Planners may share live costs, made for one
             token more than `MAX_PLANNED_TOKENS`.
-        acceptance: what was learnt of drafts, to share with planners of other requests.
+        rates: what was learnt of acceptance, to share with planners of other requests.
 
     Attributes:
-        probes: chooses lengths to learn what they cost.
+        is_probe: whether the length chosen last was chosen to learn what it costs.
     """
 
-    def __init__(
-        self,
-        costs: CostCurve | LiveCosts,
-        acceptance: AcceptanceModel | None = None,
-    ) -> None:
+    def __init__(self, costs: CostCurve | LiveCosts, rates: AcceptanceRates | None = None) -> None:
         if not isinstance(costs, LiveCosts):
             costs = LiveCosts(costs, MAX_PLANNED_TOKENS + 1)
         self._costs = costs
         self._replays = False  # whether a rejection makes the next forward compute tokens again
-        self._acceptance = acceptance or AcceptanceModel()
-        self._declined_draft = DeclinedDraft(self._acceptance)
-        self._backoff = ProposalBackoff()
-        self.probes = Probes()
-        self._pipeline_gain = PipelineGain()
-        self._draws = DrawPlanner()
-        self._proposal_s = RunningMean()
+        self._rates = rates or AcceptanceRates()
+        self._declined = _DeclinedDraft(self._rates)
+        self._probes = _Probes()
+        self._pipeline_gain = _PipelineGain()
+        self._proposal_s = 0.0
+        self._empty_proposals = self._skips = 0
         self._context = 0
         self._after_step = False
         self.saving = 0.0
 
+    @property
+    def is_probe(self) -> bool:
+        return self._probes.worth_s is not None
+
     def begin(self) -> None:
-        self._backoff.begin()
-        self.probes.begin()
-        self._declined_draft.begin()
-        self._draws.begin_request()
+        self._empty_proposals = self._skips = 0
+        self._probes.begin()
+        self._declined.begin()
         self._after_step = False
 
     def should_propose(self, *, pipelined: bool) -> bool:
-        cost = self._proposal_s.value / self._costs.decode_s(self._context)
-        should = self._backoff.should_propose(cost, pipelined=pipelined)
-        if should and self._after_step:
+        if self._skips:
+            self._skips -= 1
+            return False
+        # The longer a proposal takes, and the more of them led to nothing, the rarer they are.
+        steps = self._proposal_s / (PROPOSAL_SHARE * self._costs.decode_s(self._context))
+        self._skips = min(int(steps), self._empty_proposals)
+        self._empty_proposals += 1
+        if self._after_step:
             self._pipeline_gain.proposed()
-        return should
+        return True
 
     def pipeline_gain(self, context: int) -> float:
         step = self._costs.decode_s(context)
-        unpipelined_s = self._costs.verify_table(context, 1)[0]
-        return self._pipeline_gain.of_step(max(0.0, unpipelined_s / step - 1.0))
+        return self._pipeline_gain.of_step(self._costs.verify_s(1, context) / step - 1.0)
 
     def choose(self, draft: Draft, now: Situation) -> int:
-        context, replayed, pipelined = now.context, now.replayed, now.pipelined
         limit = min(now.limit, len(draft.tokens), MAX_PLANNED_TOKENS)
-        is_probe = self.probes.take_pending(pipelined=pipelined)
         if limit <= 0:
             return 0
-        expected = expected_tokens(self._acceptance.accept_probs(draft)[:limit])
-        tokens = expected[1:]
-        step = self._costs.decode_s(context)
-        unpipelined_s, *rounds = self._rounds(expected, now)
+        expected = expected_tokens(self._rates.accept_probs(draft)[:limit])
+        step = self._costs.decode_s(now.context)
+        alone, *rounds = self._rounds(expected, now)
         if self._after_step:
             # Learnt even if a step is in flight: it decides whether to pipeline the next one.
-            self._pipeline_gain.drafted(step * max(map(truediv, tokens, rounds)))
+            self._pipeline_gain.drafted(step * max(map(truediv, expected[1:], rounds)))
         # Stopping the pipeline costs a step that is not pipelined, before the next one that is.
-        refill = max(0.0, unpipelined_s - step) if pipelined else 0.0
-        speeds = [emitted / (cost + refill) for emitted, cost in zip(tokens, rounds, strict=True)]
-        plain = 1.0 / (unpipelined_s if replayed else step)
-        fastest = max(speeds)
-        length = 1 + speeds.index(fastest) if fastest > (1.0 + _TIE) * plain else 0
-        best = max(fastest, plain)
-        self.saving = 1.0 - plain / best
-        rows = replayed + 1
-        step_doubt, *doubts = self._costs.doubts(context, rows + length if length else 0)
-        known = [step_doubt, *doubts[rows : rows + limit]]
-        tried = self.probes.choose([plain, *speeds], known, best)
-        if tried is not None:
-            length = tried
-            if pipelined:
-                self.probes.stopped(refill)
-            else:
-                self.probes.begun(expected[tried] / best)
-        elif length:
-            self.probes.drafted()
-        elif self.probes.due(pipelined=pipelined) or is_probe:
-            length = 1 + speeds.index(fastest)
-        if not length:
-            self._declined_draft.decline(draft.cut(MAX_PLANNED_TOKENS))
-            return 0
-        self._backoff.drafted()
+        refill = max(0.0, alone - step) if now.pipelined else 0.0
+        plain = 1.0 / (alone if now.replayed else step)
+        costs = (cost + refill for cost in rounds)
+        speeds = [plain * (1.0 + _TIE), *map(truediv, expected[1:], costs)]
+        length = speeds.index(max(speeds))
+        self.saving = 1.0 - plain / speeds[length]
+        rows = now.replayed + 1
+        doubts = self._costs.doubts(now.context, rows + length if length else 0)
+        doubts = [doubts[0], *doubts[rows + 1 : rows + 1 + limit]]
+        stop_s = refill if now.pipelined else None
+        longer = min(2 * length, limit)
+        if self._costs.has_observed(rows + longer, now.context):
+            longer = length
+        length = self._probes.choose(length, longer, speeds, doubts, expected, stop_s=stop_s)
+        if length:
+            self._empty_proposals = self._skips = 0
+        else:
+            self._declined.decline(draft.cut(MAX_PLANNED_TOKENS))
         return length
 
-    def plan(self, draft: Draft, prospects: Prospects, drawn: int, now: Situation) -> DrawPlan:
-        if drawn or prospects.accept_probs:
-            step = self._costs.decode_s(now.context)
-            longest = min(now.limit, MAX_PLANNED_TOKENS)
-            accept_probs = self._acceptance.accept_probs(draft)[:longest]
-            guess = [*accept_probs, *prospects.accept_probs][:longest]
-            rounds = self._rounds(expected_tokens(guess), now)
-            choices = Choices(accept_probs, prospects, rounds, step)
-            if drawn:
-                return self._draws.go_on(choices, drawn)
-            plan = self._draws.begin(choices, replayed=now.replayed > 0, pipelined=now.pipelined)
-            if plan.drawn:
-                if self._after_step:
-                    self._pipeline_gain.drafted(step * self._draws.speed)
-                self._backoff.drafted()
-                self.saving = max(0.0, 1.0 - 1.0 / self._draws.speed)
-                return plan
-        return DrawPlan(self.choose(draft, now))
-
-    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
-        if drawn:
-            self._draws.observe(drawn, unread, seconds, self._costs.decode_s(self._context))
-        else:
-            self._proposal_s.add(seconds)
+    def observe_proposal(self, seconds: float) -> None:
+        usual = self._proposal_s or seconds
+        self._proposal_s = usual + _RATE * (min(seconds, _MAX_RISE * usual) - usual)
 
     def observe(self, outcome: Round) -> None:
         self._after_step = not outcome.draft
         self._context = outcome.context
         self._replays |= outcome.replayed > 0
-        self._declined_draft.follow(outcome.tokens)
+        self._declined.follow(outcome.tokens)
         if outcome.draft:
-            self._acceptance.learn(outcome.draft, outcome.accepted)
-        seconds = outcome.seconds or self._costs.decode_s(outcome.context)
-        self._draws.earn(seconds)
-        self.probes.earn(seconds)
-        if outcome.seconds is None:
-            return
-        if outcome.pipelined:
-            self._costs.observe_step(outcome.seconds, outcome.context)
-        else:
-            size = outcome.replayed + 1 + len(outcome.draft)
-            self._costs.observe_round(size, outcome.seconds, outcome.context)
+            self._rates.learn_draft(outcome.draft, outcome.accepted)
+        self._probes.earn(outcome.seconds or self._costs.decode_s(outcome.context))
+        if outcome.seconds is not None:
+            rows = 0 if outcome.pipelined else outcome.replayed + 1 + len(outcome.draft)
+            self._costs.observe(rows, outcome.seconds, outcome.context)
 
     def _rounds(self, expected: Sequence[float], now: Situation) -> list[float]:
         """Seconds of rounds over 0, 1, 2 ... draft tokens, of which `expected` are emitted."""
@@ -289,27 +263,139 @@ class DraftPlanner:
             forwards = self._costs.verify_table(context, MAX_PLANNED_TOKENS + 1)
             again = expected_replays(expected, replayed)
             rounds = [
-                cost + _replay_s(forwards, rows, replayed + length)
+                cost + replay_s(forwards, rows, replayed + length)
                 for length, (cost, rows) in enumerate(zip(rounds, again, strict=True), start=1)
             ]
         return [first, *rounds]
 
 
-def _replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
-    """Seconds that `rows` tokens to compute again add to the next forward.
+class _DeclinedDraft:
+    """Compares a declined draft with what is emitted instead, up to the first miss.
 
-    That is a single step or one like this, over `size` draft tokens; the mean of both was better
-    than either in `benchmarks/replay_recurrent.py`.
-
-    Args:
-        forwards: seconds of forwards over 1, 2 ... tokens.
-        rows: how many tokens, on average.
-        size: how many tokens follow the known one in this forward.
+    So a planner that verifies nothing still learns whether it should. Sampled drafts are left out:
+    two draws from one distribution seldom agree, but verification accepts the drafted one.
     """
 
-    def after(tokens: float) -> float:
-        whole = min(int(tokens), len(forwards) - 1)
-        above = min(whole + 1, len(forwards) - 1)
-        return forwards[whole] + (tokens - whole) * (forwards[above] - forwards[whole])
+    def __init__(self, rates: AcceptanceRates) -> None:
+        self._rates = rates
+        self.begin()
 
-    return (after(rows) - after(0) + after(size + rows) - after(size)) / 2
+    def begin(self) -> None:
+        self._draft, self._accepted = NO_DRAFT, 0
+
+    def decline(self, draft: Draft) -> None:
+        """Notes a declined draft, unless an earlier one is being compared."""
+        if not self._draft and draft.probabilities is None:
+            self._draft = draft
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Compares the draft with the tokens that were emitted next."""
+        draft = self._draft
+        for token, drafted in zip(tokens, draft.tokens[self._accepted :], strict=False):
+            self._accepted += token == drafted
+            if token != drafted or self._accepted == len(draft):
+                self._rates.learn_draft(draft, self._accepted)
+                self.begin()
+                return
+
+
+class _Probes:
+    """Chooses lengths that are not expected to be the fastest, to learn their costs.
+
+    Without probes, costs that are believed too high would keep the planner from ever observing such
+    a round. Where the doubt is large enough that another length might be faster, it is tried, as
+    long as all probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a
+    longer draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
+
+    Attributes:
+        worth_s: if the round is a probe, the time that its tokens are worth.
+    """
+
+    def __init__(self) -> None:
+        self._planned = 0
+        self._saved_s = 0.0
+        self._is_due = False  # whether a pipeline was ended for a probe, which comes next
+        self.worth_s: float | None = None
+
+    def begin(self) -> None:
+        self._is_due = False
+
+    def choose(
+        self,
+        length: int,
+        longer: int,
+        speeds: Sequence[float],
+        doubts: Sequence[float],
+        expected: Sequence[float],
+        *,
+        stop_s: float | None,
+    ) -> int:
+        """The length to verify: that which is expected to be the fastest, or one to try.
+
+        Args:
+            length: the one that is expected to be the fastest.
+            longer: one to try without a doubt, if that is not 0; the same if there is none.
+            speeds: the expected tokens per second of all lengths from 0 on.
+            doubts: the standard deviations of the logarithms of these, relative to the best.
+            expected: the tokens that each emits on average.
+            stop_s: what it costs to end the pipeline, or None if no step is in flight.
+        """
+        is_due, self._is_due = self._is_due and stop_s is None, False
+        if is_due or self._saved_s >= 0.0:
+            enough = (1.0 + WORTH_TRYING) * speeds[length]
+            for tried, (speed, doubt) in enumerate(zip(speeds, doubts, strict=True)):
+                if speed * math.exp(HOPE * doubt) > enough:
+                    if stop_s is None:
+                        self.worth_s = expected[tried] / speeds[length]
+                    else:
+                        self._saved_s -= stop_s
+                        self._is_due = True
+                    return tried
+        self._planned += 1
+        if not is_due and self._planned < PROBE_AFTER:
+            return length
+        self._planned = 0
+        self._is_due = stop_s is not None
+        if length:
+            return longer
+        return max(range(1, len(speeds)), key=speeds.__getitem__)
+
+    def earn(self, seconds: float) -> None:
+        """Books the time of a round."""
+        lost = 0.0 if self.worth_s is None else seconds - self.worth_s
+        self.worth_s = None
+        self._saved_s = min(self._saved_s + PROBE_SHARE * seconds - lost, 0.0)
+
+
+class _PipelineGain:
+    """What a single step gains by not being pipelined: a draft may follow it immediately.
+
+    Both numbers are running means over the proposals after single steps.
+    """
+
+    def __init__(self) -> None:
+        self._saving = self._frequency = 0.0
+
+    def proposed(self) -> None:
+        """Counts a proposal after a single step, without a draft until `drafted` is called."""
+        self._saving *= 1.0 - _RATE
+        self._frequency *= 1.0 - _RATE
+
+    def drafted(self, speedup: float) -> None:
+        """Notes how many times as fast as plain decoding the proposal's draft would be.
+
+        In a pipeline, the token of one more step comes first, at the speed of plain decoding.
+        """
+        if speedup > 1.0:
+            self._saving += _RATE * (1.0 - 1.0 / speedup)
+            self._frequency += _RATE
+
+    def of_step(self, refill: float) -> float:
+        """How much time is gained if the next single step is submitted before this one ends, in
+        steps; negative if it is better to wait.
+
+        Args:
+            refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
+                if no draft follows.
+        """
+        return (1.0 - self._frequency) * max(0.0, refill) + MIN_SAVING - self._saving

@@ -70,12 +70,6 @@ class Sampler:
         sorts = not self.sampling.greedy and sorts_in_numpy(self.sampling)
         return sorts or self._infill is not None
 
-    @property
-    def max_logit_gain(self) -> float:
-        """The factor by which `process_logits` may increase the difference of two logits."""
-        penalty = self.sampling.repetition_penalty
-        return max(penalty, 1 / penalty)
-
     def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         """The logits to choose from: biased, penalised and constrained.
 

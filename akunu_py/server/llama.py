@@ -13,6 +13,7 @@ from starlette.responses import Response
 from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
@@ -39,7 +40,6 @@ from akunu_py.server.wire import (
     sse,
     timings,
 )
-from akunu_py.stats import Finish
 from akunu_py.text.fim import FillRequest, RepositoryFile
 
 if TYPE_CHECKING:

@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.package import __version__
+from akunu_py.round import Finish
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.fields import read_choices
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JobAnswer, JSONAnswer, new_id, prompt_progress, sse, timings
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Stats
 
 PREFIX: Final = "/v1/"
 _DONE: Final = b"data: [DONE]\n\n"

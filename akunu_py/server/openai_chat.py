@@ -7,6 +7,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Contract, Endpoint
@@ -16,7 +17,6 @@ from akunu_py.server.fields import made_call, read_logprobs, read_messages, read
 from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
 from akunu_py.server.service import Service
 from akunu_py.server.wire import FINISH_REASONS, describe_logprob, logprob_entries
-from akunu_py.stats import Finish
 from akunu_py.text.chat import reserved_names
 from akunu_py.text.token_bytes import TokenBytes
 

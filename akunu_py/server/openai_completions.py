@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.contract import Contract, Endpoint
@@ -20,7 +21,6 @@ from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import FINISH_REASONS, bounded, spell
-from akunu_py.stats import Finish
 from akunu_py.text.token_bytes import TokenBytes
 
 _COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")

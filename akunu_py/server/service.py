@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.options import Options
+from akunu_py.round import Finish
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Stats
 from akunu_py.text.fim import FillRequest
 from akunu_py.worker import EngineWorker
 

@@ -11,9 +11,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.events import Completion, Event
+from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.errors import ApiError, noted_error
-from akunu_py.stats import Finish, Stats
+from akunu_py.stats import Stats
 from akunu_py.text.token_bytes import TokenBytes
 
 if TYPE_CHECKING:

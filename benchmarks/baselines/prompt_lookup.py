@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, joined, until_boundary
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.options import MAX_DRAFT_TOKENS
+from akunu_py.tokens import FIRST_BOUNDARY, joined, until_boundary
 
 
 class _Lookup:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft, joined, until_boundary
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.tokens import joined, until_boundary
 
 MARKED: Final = 4
 FACTOR: Final = 2

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft, joined
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.tokens import FIRST_BOUNDARY, joined
 
 
 class _Node:

@@ -90,7 +90,7 @@ def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
     assert model.padding == {3: 4}
     store, backend = CostStore(tmp_path), find_backend()
     store.save(cost_key(model, backend), replace(curve, load=99.0))
-    assert find_cost_curve(model, backend, store=store).unpadded is None
+    assert not find_cost_curve(model, backend, store=store).is_padded
     assert model.padding == {3: 4}
     store.save(cost_key(model, backend), curve)
     assert find_cost_curve(model, backend, store=store) == curve.padded

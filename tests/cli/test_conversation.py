@@ -9,7 +9,7 @@ import akunu_py
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.options import Options
-from akunu_py.stats import Finish
+from akunu_py.round import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
 

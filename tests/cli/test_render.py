@@ -17,7 +17,8 @@ from akunu_py.cli.render import (
     wrapped,
 )
 from akunu_py.drafting.base import Draft
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 
 
@@ -185,13 +186,6 @@ def test_an_end_token_counts_as_a_token_of_its_forward() -> None:
     assert stats_line(stats, Finish.EOS) == "2 tokens · 1.00 tokens per pass"
     assert stats_line(stats, Finish.STOP) == "2 tokens · 1.00 tokens per pass"
     assert stats_line(stats) == "2 tokens · 1.00 tokens per pass"
-
-
-def test_the_statistics_have_near_ties() -> None:
-    stats = Stats()
-    stats.add(Round((1, 2), Draft((1, 0, 0, 0)), accepted=1, recheck_forwards=5))
-    assert (stats.target_forwards, stats.target_tokens, stats.recheck_forwards) == (6, 10, 5)
-    assert "· 1 near-tie decided again" in stats_line(stats)
 
 
 def test_the_statistics_tell_when_the_context_is_nearly_full() -> None:

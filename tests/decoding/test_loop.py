@@ -16,8 +16,8 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, Planner
+from akunu_py.round import Finish, Round
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Finish, Round
 from tests.fakes import EveryOther, MoodyPlanner, OracleDrafter, rounds_of
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 

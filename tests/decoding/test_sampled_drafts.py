@@ -17,8 +17,8 @@ from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner
+from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Round
 from tests.fakes import BigramDrafter, rounds_of
 from tests.markov import (
     VOCABULARY,
@@ -60,9 +60,9 @@ class SimulatedTime(DraftPlanner):
     def observe(self, outcome: Round) -> None:
         super().observe(replace(outcome, seconds=None))
 
-    def observe_drafting(self, seconds: float, *, drawn: int = 0, unread: int = 0) -> None:
-        """Each draft takes as long, since a pause of this machine would end the drafting."""
-        super().observe_drafting(1e-4, drawn=drawn, unread=unread)
+    def observe_proposal(self, seconds: float) -> None:
+        """Each takes as long, since a pause of this machine would end the drafting."""
+        super().observe_proposal(1e-4)
 
 
 def with_bigram(_: Sampling) -> Drafter:
@@ -87,8 +87,7 @@ class Boastful:
         assert draft.probabilities is not None
         found = draft.probabilities[range(len(draft)), draft.tokens].tolist()
         length = next((i + 1 for i, prob in enumerate(found) if prob < 0.5), len(draft))
-        draft = replace(draft, accept_probs=tuple(found), suggested_length=length - 1)
-        return draft.cut(length)
+        return replace(draft, accept_probs=tuple(found)).cut(length)
 
 
 def assert_leaves_the_distribution_alone(

@@ -40,8 +40,8 @@ def test_requests_at_the_same_time_share_only_what_is_learnt(speculation: Specul
     one, other = begin(speculation, False), begin(speculation, False)
     assert one._drafter is not other._drafter
     assert one._planner is not other._planner
-    assert one._drafter._expectations is other._drafter._expectations
-    assert one._planner._acceptance is other._planner._acceptance
+    assert one._drafter._rates is other._drafter._rates
+    assert one._planner._rates is other._planner._rates
     assert one._planner._costs is other._planner._costs
     one.release()
     other.release()
@@ -54,8 +54,8 @@ def test_requests_at_the_same_time_share_only_what_is_learnt(speculation: Specul
 
 def test_fill_ins_and_other_requests_share_only_costs(speculation: SpeculationState) -> None:
     one, other = begin(speculation, False), begin(speculation, True)
-    assert one._drafter._expectations is not other._drafter._expectations
-    assert one._planner._acceptance is not other._planner._acceptance
+    assert one._drafter._rates is not other._drafter._rates
+    assert one._planner._rates is not other._planner._rates
     assert one._planner._costs is other._planner._costs
     one.release()
     other.release()
@@ -84,13 +84,3 @@ def test_forwards_of_several_sequences_cost_what_they_cost_without_padding(
         assert alone.verify_table(128, 4)[3] == pytest.approx(0.012)
         assert together.verify_table(128, 4)[3] == pytest.approx(EDGE.verify_s(4, 128))
         padding.trust(EDGE.padded)
-
-
-def test_so_do_the_rounds_of_an_exact_answer(padding: SpeculationState) -> None:
-    padding.logit_differences = {32: 0.0}
-    session = begin(padding, False, Options(exact=True))
-    assert session._planner._costs is padding.batch_costs(1)
-    session.release()
-    session = begin(padding, False)
-    assert session._planner._costs is padding.find_costs()
-    session.release()

@@ -7,8 +7,7 @@ import pytest
 from akunu_py.bench.replay import ReplayCase, replay
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft
-from akunu_py.errors import InvalidRequestError
-from akunu_py.planning.planner import FixedPlanner, Situation
+from akunu_py.planning.planner import FixedPlanner
 
 CODE = list(range(1_000, 1_120))
 OLD, NEW = 5, (6, 7)
@@ -20,16 +19,11 @@ def with_name(name: tuple[int, ...]) -> list[int]:
     return [token for start in places for token in (*CODE[start : start + 9], *name)]
 
 
-def suggested(draft: Draft) -> int:
-    return len(draft) if draft.suggested_length is None else draft.suggested_length
-
-
 def decode(drafter: AutoDrafter, text: list[int], limit: int = 32) -> list[tuple[Draft, int]]:
-    """Rounds that emit `text`: each draft, cut to its suggested length, and what was accepted."""
+    """Rounds that emit `text`: each draft, and how much of it was accepted."""
     rounds = []
     while text:
         draft = drafter.propose(limit)
-        draft = draft.cut(suggested(draft))
         accepted = 0
         while accepted < min(len(draft), len(text)) and draft.tokens[accepted] == text[accepted]:
             accepted += 1
@@ -59,7 +53,7 @@ def test_an_answer_that_begins_like_an_earlier_text_gets_a_long_draft_immediatel
     drafter.extend([5, *CODE[40:42]])
     amid_the_answer = drafter.propose(32)
     assert from_the_start.tokens[:4] == amid_the_answer.tokens[:4] == tuple(CODE[42:46])
-    assert suggested(from_the_start) > suggested(amid_the_answer)
+    assert len(from_the_start) > len(amid_the_answer)
 
 
 def test_a_rename_is_repeated_after_it_was_seen() -> None:
@@ -126,34 +120,10 @@ def test_expectations_hold_on_a_text_with_edits() -> None:
 def test_rejections_make_it_draft_less() -> None:
     drafter = AutoDrafter()
     drafter.begin([*CODE, 1, *CODE[:6]])
-    before = suggested(drafter.propose(32))
+    before = len(drafter.propose(32))
     for _ in range(30):
         drafter.feedback(drafter.propose(32), 0)
-    assert suggested(drafter.propose(32)) < before
-
-
-def test_a_higher_token_cost_shortens_the_suggested_length() -> None:
-    drafts = []
-    for token_cost in (0.0, 0.05, 0.12, 0.5, 2.0):
-        drafter = AutoDrafter(token_cost)
-        drafter.begin([*CODE, 1, *CODE[:9]])
-        drafts.append(drafter.propose(32))
-    lengths = [suggested(draft) for draft in drafts]
-    assert lengths == sorted(lengths, reverse=True)
-    assert lengths[-1] == 0
-    # A planner that knows the costs is offered all tokens that may be accepted.
-    assert {len(draft) for draft in drafts} == {lengths[0]}
-    assert lengths[0] > 24
-
-
-def test_a_planner_without_costs_verifies_the_suggested_length() -> None:
-    drafter = AutoDrafter()
-    drafter.begin([*CODE, 1, *CODE[:5]])
-    draft = drafter.propose(32)
-    assert draft.suggested_length is not None
-    assert 0 < draft.suggested_length < len(draft)
-    chosen = FixedPlanner(32).choose(draft, Situation(9, 32))
-    assert chosen == draft.suggested_length
+    assert len(drafter.propose(32)) < before
 
 
 def test_a_copy_that_overtakes_itself_repeats_its_period() -> None:
@@ -168,11 +138,6 @@ def test_feedback_on_another_draft_or_none_is_harmless() -> None:
     drafter.feedback(Draft((4, 5), "elsewhere", 1), 2)
     drafter.feedback(Draft(), 0)
     assert drafter.propose(4).tokens == tuple(CODE[10:14])
-
-
-def test_a_negative_token_cost_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="cost of a drafted token"):
-        AutoDrafter(-1.0)
 
 
 def test_an_answer_does_not_begin_with_the_question() -> None:

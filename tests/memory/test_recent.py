@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import akunu_py
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.base import FIRST_BOUNDARY, NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.occurrences import Occurrences
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import Memory
@@ -17,6 +17,7 @@ from akunu_py.memory.recent import MAX_TEXTS, RecentTexts
 from akunu_py.memory.segment import DEPTH
 from akunu_py.memory.tiers import ProjectTexts
 from akunu_py.options import Options
+from akunu_py.tokens import FIRST_BOUNDARY
 
 LINE = list(range(100, 180))
 ANSWER = list(range(500, 560))

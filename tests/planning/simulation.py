@@ -11,16 +11,11 @@ from random import Random
 from typing import NamedTuple
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import (
-    MAX_PLANNED_TOKENS,
-    DraftPlanner,
-    FixedPlanner,
-    Planner,
-    Situation,
-)
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner, Situation
 from akunu_py.planning.theory import expected_tokens
-from akunu_py.stats import Round
+from akunu_py.round import Round
 
 WRONG = -1
 """The token of a draft where it is wrong; the right tokens count up."""
@@ -141,7 +136,7 @@ def simulate(
         else:
             seconds = step if pipelined else rounds[0]
         tokens = range(position, min(position + accepted + 1, len(text)))
-        is_probe = isinstance(planner, DraftPlanner) and planner.probes.worth_s is not None
+        is_probe = isinstance(planner, DraftPlanner) and planner.is_probe
         yield Simulated(position, len(draft), seconds, is_probe)
         observed = seconds * math.exp(draw.gauss(0.0, noise))
         planner.observe(Round(tuple(tokens), draft, accepted, context, pipelined, observed))

@@ -13,9 +13,9 @@ from mlx_lm import load
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
+from akunu_py.round import Finish
 from akunu_py.sampling.forward_logprobs import SCORING_STEP
 from akunu_py.sequence import Sequence
-from akunu_py.stats import Finish
 
 PROMPT = [Random(8).randrange(256) for _ in range(2 * SCORING_STEP + 9)]
 SCORES = Options(0, logprobs=3, scores_prompt=True)

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from akunu_py.events import Event, EventStream
-from akunu_py.stats import Finish, Round, Stats
+from akunu_py.round import Finish, Round
+from akunu_py.stats import Stats
 
 FIRST = Event(Round((1,)), (), Stats())
 LAST = Event(Round((2,), finish=Finish.EOS), (), Stats())

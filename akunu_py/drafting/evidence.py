@@ -1,25 +1,17 @@
-"""Expectations: how likely `auto`'s drafted tokens are to be accepted, learnt from its own drafts.
+"""Evidence: the kinds of evidence that `auto` has for a drafted token, and their fitted priors.
 
-A drafted token falls into a bucket, by its evidence (which source it comes from, and how strong the
-evidence is) and its position in the draft. Each bucket starts from a prior and moves with every
-outcome. How often the token followed the one before it (its bigram affinity) changes its odds.
-Knows no tokens. A planner corrects these probabilities once more, by source and for any drafter:
-see `planning/acceptance.py`.
+A token falls into a bucket, by its evidence (which source it comes from, and how strong that is)
+and its position in the draft. `AcceptanceRates` learns a rate for each. How often the token
+followed the one before it, and what other texts say, change the odds of that rate.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Hashable
 from typing import Final
 
 POSITIONS: Final = 6
-PRIOR_WEIGHT: Final = 4.0
-"""A prior counts as much as this many outcomes."""
-
-MEMORY: Final = 64.0
-"""A value is the mean of at most this many outcomes, so that older ones fade."""
-
-_MIN_PROB, _MAX_PROB = 0.002, 0.998
 
 # The class of each run and of each match length, up to those that share the last one.
 _COPY_RUNS: Final = (0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3)
@@ -39,8 +31,8 @@ EVIDENCE: Final = _REWRITE + 2
 """How many kinds of evidence there are in a request and its references."""
 TIERS: Final = 2
 """Kinds of other texts: the files of projects, and earlier requests."""
-_FIRST_REWRITE_BUCKET: Final = POSITIONS * _REWRITE
-_FIRST_RECALL_BUCKET: Final = POSITIONS * EVIDENCE
+FIRST_REWRITE: Final = POSITIONS * _REWRITE
+"""Buckets from here on are of rewrites and recalls, which no bigram affinity changes."""
 
 # The probabilities below were fitted by `python -m benchmarks.fit_expectations --data DATA`, on the
 # even-numbered requests of `benchmarks/replay_data.py` under ember's tokenizer.
@@ -88,9 +80,9 @@ SUPPORT_ODDS: Final = (
 in `RECALLED`, in columns by the share that this token has there, up to each of `_SUPPORTS`."""
 
 RIVAL_ODDS: Final = (3.51, 4.02, 1.31, 1.38, 0.97, 0.64, 0.15)
-"""By what the request multiplies the odds of a recalled token, by its context (`LEFT`, `SILENT`,
-`rival_of`): it has no token any more, none from the start, or another one, which is right with a
-probability of up to 0.2, 0.4, 0.6, 0.8, 1. So a recall is believed less where the request, too, has
+"""By what the request multiplies the odds of a recalled token, if it has no token any more
+(`LEFT`), none from the start (`SILENT`), or another one, which is right with a probability of up to
+0.2, 0.4, 0.6, 0.8, 1 (`rival_class`). So a recall is believed less where the request, too, has
 seen the last tokens and goes on with something else."""
 
 AFFINITY_ODDS: Final = (
@@ -103,11 +95,9 @@ AFFINITY_ODDS: Final = (
 tokens followed, in columns by how often the same did. Rewrites are exempt, because they replace
 what followed so far, and recalls, because they come from other texts."""
 
-
 LEFT: Final = 0
-"""The context of a recalled token where the request has none any more."""
 SILENT: Final = 1
-"""The context of a recalled token that begins a draft, where the request has none."""
+"""Where `RIVAL_ODDS` has the odds if the request has no token any more, and none from the start."""
 
 
 def copy_evidence(run: int) -> int:
@@ -144,19 +134,19 @@ def recall_evidence(length: int, share: float, tier: int = 0) -> int:
     return first + 10 * _RECALL_LENGTHS[min(length, 13)] + min(int(10 * share), 9)
 
 
-def support_of(length: int, share: float) -> int:
-    """What other texts say of a request's token, as an offset of its bigram affinity.
+def support_class(length: int, share: float) -> int:
+    """What other texts say of a request's token, for `SUPPORT_ODDS`.
 
     Args:
         length: of the longest match there.
         share: of the token, among what follows there; 0 if it never does.
     """
     row = len(_SUPPORTS) * _RECALL_LENGTHS[min(length, 13)]
-    return len(AFFINITY_ODDS) * (1 + row + bisect_left(_SUPPORTS, share))
+    return row + bisect_left(_SUPPORTS, share)
 
 
-def rival_of(prob: float) -> int:
-    """The context of a recalled token if the request has another one, of a probability."""
+def rival_class(prob: float) -> int:
+    """What a request's token of a probability says of a recalled one, for `RIVAL_ODDS`."""
     return 2 + min(int(5 * prob), 4)
 
 
@@ -172,34 +162,7 @@ def bucket(evidence: int, position: int) -> int:
     return POSITIONS * evidence + (bits if bits < POSITIONS else POSITIONS - 1)
 
 
-class Expectations:
-    """How likely a token of each bucket is to be accepted; what is learnt outlives requests."""
-
-    def __init__(self) -> None:
-        self._values = [first for first in (*FIRST, *(TIERS * RECALLED)) for _ in range(POSITIONS)]
-        self._tried = [PRIOR_WEIGHT] * len(self._values)
-        self._odds = [more * odds for more in (1.0, *SUPPORT_ODDS) for odds in AFFINITY_ODDS]
-
-    def of(self, bucket: int, context: int) -> float:
-        """The probability that a token is accepted if those before it are.
-
-        Args:
-            bucket: of the token.
-            context: of a token of the request, its bigram affinity, plus what `support_of` says;
-                of a recalled one, `LEFT`, `SILENT` or what `rival_of` says.
-        """
-        prob = self._values[bucket]
-        if bucket < _FIRST_REWRITE_BUCKET:
-            odds = prob * self._odds[context]
-        elif bucket < _FIRST_RECALL_BUCKET:
-            return prob
-        else:
-            odds = prob * RIVAL_ODDS[context]
-        return odds / (1.0 - prob + odds)
-
-    def learn(self, bucket: int, context: int, accepted: bool) -> None:
-        """Learns from one outcome."""
-        tried = self._tried[bucket] + 1.0
-        value = self._values[bucket] + (accepted - self.of(bucket, context)) / tried
-        self._values[bucket] = max(_MIN_PROB, min(_MAX_PROB, value))
-        self._tried[bucket] = min(tried, MEMORY)
+def priors() -> dict[Hashable, float]:
+    """The prior of each bucket: the same at all positions."""
+    kinds = (*FIRST, *(TIERS * RECALLED))
+    return dict(enumerate(first for first in kinds for _ in range(POSITIONS)))

@@ -1,0 +1,81 @@
+"""AcceptanceRates: how likely drafted tokens are to be accepted, learnt from earlier outcomes.
+
+There is a rate for each kind of evidence. It starts from a prior, moves with every outcome, and
+forgets old ones. It knows no tokens: drafters and planners say what kind of evidence a token has.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from akunu_py.drafting.base import Draft
+
+PRIOR: Final = 0.6
+"""The rate of a kind of which nothing is known: enough to be tried on a good machine."""
+
+PRIOR_WEIGHT: Final = 4.0
+"""A prior counts as much as this many outcomes."""
+
+MEMORY: Final = 64.0
+"""A rate is the mean of at most this many outcomes, so that older ones fade."""
+
+_MIN_PROB, _MAX_PROB = 0.002, 0.998
+_MAX_MATCH_LENGTH: Final = 63
+
+
+class AcceptanceRates:
+    """What was learnt of acceptance; it outlives requests, which may share it.
+
+    Args:
+        priors: where the rates of some kinds of evidence start; all others start at `PRIOR`.
+    """
+
+    def __init__(self, priors: Mapping[Hashable, float] = MappingProxyType({})) -> None:
+        self._rates = dict(priors)
+        self._outcomes: dict[Hashable, float] = {}
+
+    def of(self, kind: Hashable, odds: float = 1.0) -> float:
+        """The probability that a token is accepted if those before it are.
+
+        Args:
+            kind: of its evidence.
+            odds: by what other evidence multiplies the odds of the rate.
+        """
+        prob = self._rates.get(kind, PRIOR)
+        odds *= prob
+        return odds / (1.0 - prob + odds)
+
+    def learn(self, kind: Hashable, accepted: bool, odds: float = 1.0) -> None:
+        """Learns from the outcome of a token whose draft was right before it."""
+        outcomes = self._outcomes.get(kind, PRIOR_WEIGHT) + 1.0
+        rate = self._rates.get(kind, PRIOR) + (accepted - self.of(kind, odds)) / outcomes
+        self._rates[kind] = max(_MIN_PROB, min(_MAX_PROB, rate))
+        self._outcomes[kind] = min(outcomes, MEMORY)
+
+    def accept_probs(self, draft: Draft) -> Sequence[float]:
+        """The same for each token of a draft: the drafter's own estimates, if it has them."""
+        if len(draft.accept_probs) == len(draft):
+            return [
+                prob if _MIN_PROB <= prob <= _MAX_PROB else _within(prob)
+                for prob in draft.accept_probs
+            ]
+        return [self.of(_kind(draft))] * len(draft)
+
+    def learn_draft(self, draft: Draft, accepted: int) -> None:
+        """Learns how many tokens of a draft were accepted.
+
+        A drafter with estimates of its own learns by itself.
+        """
+        if len(draft.accept_probs) != len(draft):
+            for position in range(min(accepted + 1, len(draft))):
+                self.learn(_kind(draft), position < accepted)
+
+
+def _kind(draft: Draft) -> Hashable:
+    """The source, and the match length: 0, 1, 2-3, 4-7 ... 32 and more."""
+    return draft.source, max(0, min(draft.match_length, _MAX_MATCH_LENGTH)).bit_length()
+
+
+def _within(prob: float) -> float:
+    """A probability that is neither 0 nor 1; NaN counts as the prior."""
+    return max(_MIN_PROB, min(_MAX_PROB, prob)) if prob == prob else PRIOR  # noqa: PLR0124

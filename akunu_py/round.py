@@ -1,0 +1,143 @@
+"""Round: what one forward of the target verified and emitted, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from time import perf_counter
+from typing import Final
+
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.sampling.logprobs import TokenLogprob
+
+NO_WAIT: Final = 0.02
+"""If the host waited for less than this part of a forward, that had been ready for a while."""
+
+_SHORT_CALLER: Final = 0.1
+"""A caller that takes less than this part of a round does not distort its time."""
+
+
+class Finish(StrEnum):
+    """Why a text ended."""
+
+    EOS = "eos"  # an end token closed it, or a grammar was complete
+    STOP = "stop"  # a stop string appeared
+    LENGTH = "length"  # as many tokens as were asked for
+    CONTEXT = "context"  # the cache is full
+    CANCELLED = "cancelled"  # the caller no longer wants it
+
+
+@dataclass(slots=True)
+class Round:
+    """One round of decoding: the draft that went into a forward of the target, and its outcome.
+
+    It is filled in during the round, and cut where the text ends.
+
+    Attributes:
+        tokens: the tokens emitted, in order: the accepted drafted ones, then the target's own.
+        draft: what the forward verified.
+        accepted: how many of `tokens` were drafted; they come first.
+        context: how many tokens the cache held before the forward, as `context` means everywhere in
+            `planning/`; the limit of a prompt and its answer is called `context_limit`.
+        pipelined: whether the forward was submitted before the previous round had ended.
+        seconds: from the end of the previous round to the end of this one; None if the interval
+            includes other work.
+        forward_s: seconds the loop spent on building the forward and waiting for it.
+        build_s: those of `forward_s` in which the host built it.
+        draft_s: seconds spent on learning from the round and on the next proposal.
+        replayed: how many tokens of earlier rounds the forward computed again, because the cache
+            had been rolled back past them.
+        is_counted: whether the round of another sequence counts the forward, which they shared.
+        grammar_complete: whether the grammar allows nothing to follow.
+        finish: why the text ends with this round; None while it continues.
+        end_token: the end token that finished the text, which is not among `tokens`.
+        logprobs: one per token, if the request asked for them.
+        end_logprob: the one of the end token, if there is one and the request asked for it.
+        top_ids: for each token the ids that the target found most likely there, if the drafter
+            asked for them.
+    """
+
+    tokens: tuple[int, ...] = ()
+    draft: Draft = NO_DRAFT
+    accepted: int = 0
+    context: int = 0
+    pipelined: bool = False
+    seconds: float | None = None
+    forward_s: float = 0.0
+    build_s: float = 0.0
+    draft_s: float = 0.0
+    replayed: int = 0
+    is_counted: bool = False
+    grammar_complete: bool = False
+    finish: Finish | None = None
+    end_token: int | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    end_logprob: TokenLogprob | None = None
+    top_ids: Sequence[Sequence[int]] = ()
+
+    @property
+    def drafted(self) -> int:
+        """How many drafted tokens the forward verified."""
+        return len(self.draft.tokens)
+
+    @property
+    def has_bonus(self) -> bool:
+        """Whether the last token came on top of a draft that was accepted whole."""
+        return 0 < self.drafted < len(self.tokens)
+
+    def cut(self, length: int, finish: Finish) -> None:
+        """Ends the text after the first `length` tokens of this round."""
+        self.tokens = self.tokens[:length]
+        self.accepted = min(self.accepted, length)
+        self.logprobs = self.logprobs[:length]
+        self.finish, self.end_token, self.end_logprob = finish, None, None
+
+    def cut_at_end_token(self, end_tokens: frozenset[int]) -> None:
+        """Ends the text before the first token that is an end token, if there is one."""
+        for position, token in enumerate(self.tokens):
+            if token in end_tokens:
+                logprob = self.logprobs[position] if self.logprobs else None
+                self.cut(position, Finish.EOS)
+                self.end_token, self.end_logprob = token, logprob
+                return
+
+
+class RoundClock:
+    """Times rounds, from the end of one to the end of the next.
+
+    If the caller held up the loop for longer than the device needed for the next round, the time
+    says nothing about the device, and the round has none. Nor has it one if the device computed
+    something for another sequence in between.
+
+    Args:
+        forwards: counts the forwards of all sequences; a round is one that counts after its end.
+    """
+
+    def __init__(self, forwards: Callable[[], int] | None = None) -> None:
+        self._last: float | None = None
+        self._caller_s = 0.0
+        self._forwards = forwards
+        self._counted = 0
+
+    def note_pause(self, seconds: float) -> None:
+        """Notes how long the caller held up the loop after this round."""
+        self._caller_s = seconds
+
+    def lap(self, waited_s: float) -> float | None:
+        """Ends a round; the seconds since the end of the round before, or None (see the class).
+
+        Args:
+            waited_s: how many seconds of the round the loop waited for the device.
+        """
+        now, last = perf_counter(), self._last
+        self._last, caller_s = now, self._caller_s
+        if self._forwards is not None:
+            before, self._counted = self._counted, self._forwards()
+            if self._counted != before + 1:
+                return None
+        if last is None:
+            return None
+        seconds = now - last
+        device_was_slower = waited_s > NO_WAIT * seconds
+        return seconds if device_was_slower or caller_s < _SHORT_CALLER * seconds else None
