@@ -8,7 +8,6 @@ checkpoint before that length, and says how many tokens the next forward has to 
 | to return to | made by | windows | lives |
 | --- | --- | --- | --- |
 | the beginning of the last draft | `mark` | still hold it | until the next mark |
-| the last exact token | `checkpoint(whole=True)` | copied | as long as the caller keeps it |
 | an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
 """
 
@@ -131,12 +130,8 @@ class KVCache:
             return to
         return self._way_back(to).length
 
-    def rollback(self, to: int, checkpoint: Checkpoint | None = None) -> int:
+    def rollback(self, to: int) -> int:
         """Forgets every token after the first `to`, and more if it has to.
-
-        Args:
-            to: how many tokens are wanted.
-            checkpoint: one made at `to` tokens or fewer, to return to; None finds the best way.
 
         Returns:
             How many of the wanted tokens are missing: the next forward must begin with them.
@@ -146,8 +141,7 @@ class KVCache:
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
-        if checkpoint is None:
-            checkpoint = self._repeated(to) if self._can_repeat(to) else self._way_back(to)
+        checkpoint = self._repeated(to) if self._can_repeat(to) else self._way_back(to)
         if not self.can_roll_back and checkpoint.length < self.length:
             self._start()
         else:

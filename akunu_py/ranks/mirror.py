@@ -21,7 +21,6 @@ import mlx.core as mx
 from mlx import nn
 
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
-from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError, RankError
 from akunu_py.machine.backend import ResidentWeights, WeightLayout
 from akunu_py.model.target_model import REST_S, TargetModel
@@ -53,8 +52,6 @@ class Operation(IntEnum):
     FORWARD = auto()
     BATCH = auto()
     TRIM = auto()
-    CHECKPOINT = auto()
-    RETURN = auto()
     COPY = auto()
     ROLLBACK = auto()
     MARK = auto()
@@ -76,17 +73,12 @@ class RankedCache(KVCache):
         self._is_telling = False
         weakref.finalize(self, ranks.queue, Operation.DROP, self.number).atexit = False
 
-    def rollback(self, to: int, checkpoint: Checkpoint | None = None) -> int:
-        operation = Operation.ROLLBACK if checkpoint is None else Operation.RETURN
-        return self._tell(operation, partial(super().rollback, to, checkpoint), to)
+    def rollback(self, to: int) -> int:
+        return self._tell(Operation.ROLLBACK, partial(super().rollback, to), to)
 
     def mark(self) -> None:
         if self.has_states:
             self._tell(Operation.MARK, super().mark)
-
-    def checkpoint(self, *, whole: bool = False) -> Checkpoint:
-        make = partial(super().checkpoint, whole=whole)
-        return self._tell(Operation.CHECKPOINT, make) if whole else make()
 
     def keep(self) -> None:
         if self.needs_checkpoints:
@@ -248,7 +240,6 @@ class Follower:
         self._model = model
         self._ranks = ranks
         self._caches: dict[int, KVCache] = {}
-        self._saved: dict[int, Checkpoint] = {}
         self._forwards = 0
 
     def obey(self, words: Iterator[int]) -> int | None:
@@ -265,9 +256,7 @@ class Follower:
                         capacity, quantized_start=None if start == _DEFAULT_START else start
                     )
                 case Operation.DROP:
-                    number = next(words)
-                    del self._caches[number]
-                    self._saved.pop(number, None)
+                    del self._caches[next(words)]
                 case Operation.APPEND | Operation.FORWARD | Operation.BATCH as operation:
                     self._compute(operation, words)
                 case operation:
@@ -281,10 +270,6 @@ class Follower:
             case Operation.TRIM:
                 cache.checkpoints = [one for one in cache.checkpoints if one.length in arguments]
                 return
-            case Operation.CHECKPOINT:
-                self._saved[number] = cache.checkpoint(whole=True)
-            case Operation.RETURN:
-                cache.rollback(arguments[0], self._saved[number])
             case Operation.COPY:
                 cache.copy(self._caches[arguments[0]], arguments[1])
             case _:

@@ -14,7 +14,6 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.cache.states import Checkpoint
 from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.model.target_model import TargetModel
@@ -94,7 +93,6 @@ def test_any_history_leaves_what_fresh_appends_would(
     network = FakeNetwork(*kinds)
     cache, fresh = make_kv_cache(network, ROOM), 1
     held: list[int] = []
-    own: list[Checkpoint] = []
     for _ in range(data.draw(st.integers(1, 12))):
         step = data.draw(st.sampled_from(("append", "chunk", "draft", "rollback", "keep", "copy")))
         if step in ("append", "chunk"):
@@ -121,7 +119,6 @@ def test_any_history_leaves_what_fresh_appends_would(
             held = held[:reached]
         elif step == "keep":
             cache.keep()
-            own = [*own, cache.checkpoint(whole=True)]
         else:
             to = cache.reach(data.draw(st.integers(0, len(held))))
             copy = make_kv_cache(network, ROOM)
@@ -131,11 +128,6 @@ def test_any_history_leaves_what_fresh_appends_would(
             copy.copy(cache, to)
             cache = copy
         assert cache.length == len(held)
-        own = [one for one in own if one.length <= len(held)]
-    if own:
-        checkpoint = data.draw(st.sampled_from(own))
-        assert cache.rollback(len(held), checkpoint) == len(held) - checkpoint.length
-        held = held[: checkpoint.length]
     fed = feed(cache, [7, 8])
     expected_cache = make_kv_cache(network, ROOM)
     if held:
