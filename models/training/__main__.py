@@ -11,6 +11,7 @@ end is full precision in the work folder.
 import argparse
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from models.training import corpus
@@ -55,7 +56,10 @@ def main() -> None:
     work = (options.work or (WORK / "tiny" if options.tiny else WORK)).absolute()
     work.mkdir(parents=True, exist_ok=True)
     documents = TINY_DOCUMENTS if options.tiny else DOCUMENTS
-    steps = {"corpus": lambda: corpus.write(work), "shards": lambda: build(work, documents)}
+    steps: dict[str, Callable[[], Mapping[str, int]]] = {
+        "corpus": lambda: corpus.write(work),
+        "shards": lambda: build(work, documents),
+    }
     for name, make in steps.items():
         done = work / f"{name}.done"
         if not done.exists():

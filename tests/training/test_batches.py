@@ -182,16 +182,6 @@ def test_where_no_long_edit_fits_a_short_one_stands_in() -> None:
     assert batch.tokens[0, 100:160].tolist() == [450] * 60
 
 
-def test_a_row_of_code_begins_with_a_mark_or_without_and_may_be_one_piece() -> None:
-    source = batches(code=([5] * 2000, [True] * 2000))
-    rows = [
-        source.draw(step, rows=1, length=1000, mix={"code": 1.0}).tokens[0] for step in range(40)
-    ]
-    assert {int(row[0]) for row in rows} == {END, 5}
-    pieces = [np.diff(np.flatnonzero([True, *(row == END), True])).max() for row in rows]
-    assert min(pieces) <= 512 < max(pieces)
-
-
 def test_answers_may_stand_far_from_what_they_copy() -> None:
     source = batches(edits=EDIT)
     rows = [drawn(source, "edits", step).positions[0] for step in range(30)]

@@ -30,23 +30,10 @@ def test_an_answer_says_what_it_is_and_how_to_name_a_larger_model(kind: str) -> 
     assert refusals.is_honest(answer)
 
 
-def test_code_that_is_judged_stands_where_code_to_edit_may_stand() -> None:
-    source = requests(3)
-    asked = [source.turn("judge")[0] for _ in range(900)]
-    first = [words for words in asked if words.startswith(("def ", "```", "`def", "async def"))]
-    assert len(first) > 10
-    assert not any(words.endswith((" in", " of", " to")) for words in first)
-
-
 def test_an_answer_takes_up_the_users_words() -> None:
     assert "`sentence`" in refusals.answer("write", "Write a function that reverses a sentence.")
     assert "`area`" in refusals.answer("judge", "Fix this: def area(w, h): return w + h")
     assert refusals.is_honest(refusals.answer("nonsense", "??"))
-
-
-def test_who_it_is_is_an_honest_answer_to_anything() -> None:
-    assert refusals.SMALL_TALK["identity"].startswith("I am ember")
-    assert refusals.is_honest(refusals.SMALL_TALK["identity"])
 
 
 def test_edits_are_not_taken_for_refusals() -> None:
@@ -98,29 +85,6 @@ def test_an_undone_change_leaves_the_code_before_it() -> None:
         assert 2 <= len(turns) // 2 <= 5
 
 
-def test_plain_spoken_people_ask_of_earlier_code_in_few_words() -> None:
-    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
-    turns = [turn for _ in range(2000) for turn in chats.conversation(4)]
-    said = [
-        (ask.lower(), tell) for (_, ask), (_, tell) in zip(turns[::2], turns[1::2], strict=True)
-    ]
-    edited = [tell for ask, tell in said if ask.endswith("it async")]
-    forgotten = edited.count(refusals.WHICH_CODE)
-    assert len(edited) - forgotten > 1
-    assert sum("async def" in tell for tell in edited) == len(edited) - forgotten
-    ends = ("it faster", "it shorter", "add tests", "explain it", "handle errors", "it better")
-    unable = [tell for ask, tell in said if ask.endswith(ends)]
-    assert len(unable) > 2
-    assert all(map(refusals.is_honest, unable))
-
-
-def test_a_second_rename_may_leave_out_the_verb() -> None:
-    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
-    spoken = [words for _ in range(900) for _, words in chats.conversation(5)[2::2]]
-    short = [words for words in spoken if re.fullmatch(r"[Aa]nd \w+ (?:to|into|->) \w+\.?", words)]
-    assert len(short) > 1
-
-
 def test_the_old_name_comes_first_if_the_code_has_the_new_one_within_a_word() -> None:
     rng = random.Random(5)
     edit = Edit(
@@ -128,16 +92,6 @@ def test_the_old_name_comes_first_if_the_code_has_the_new_one_within_a_word() ->
     )
     said = [in_few_words(edit.kind, edit, rng, again=True) for _ in range(20)]
     assert all(words.index("total") < words.rindex("n") for words in said)
-
-
-def test_code_may_come_before_the_first_request() -> None:
-    chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
-    edited = 0
-    for turns in chats.conversations(400):
-        said = [content for _, content in turns]
-        for at in (index for index, content in enumerate(said[:-1]) if content == WHAT_CHANGE):
-            edited += said[at + 2].startswith("```python")
-    assert edited > 20
 
 
 def test_forgotten_code_is_asked_for_and_then_edited() -> None:
@@ -187,13 +141,6 @@ def test_code_that_a_refused_request_brought_is_not_forgotten(plain_spoken: bool
             zip(turns[2::2], turns[3::2], strict=True), brought, strict=False
         ):
             assert "def " not in before or answer[1] != refusals.WHICH_CODE, request
-
-
-def test_conversations_have_questions_where_there_are_any() -> None:
-    asked = [("user", "What does len do?"), ("assistant", "Return the number of items.")]
-    chats = Chats(Inventor(random.Random(3)), requests(3), [], [asked])
-    turns = [turn for _ in range(60) for turn in chats.conversation(5)]
-    assert 6 <= turns.count(asked[1]) <= 60
 
 
 def test_a_correction_changes_the_name_that_was_just_given() -> None:

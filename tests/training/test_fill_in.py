@@ -58,25 +58,6 @@ def test_no_header_and_no_decorator_is_asked_for() -> None:
     assert set(fill_in.body_rows(text.split("\n"))) == {6, 7}
 
 
-def test_a_told_line_of_a_function_is_one_that_its_other_lines_spell() -> None:
-    text = "def f(first, second):\n    self.first = first\n    own = 1\n    self.second = second"
-    for seed in range(20):
-        example = fill_in.told_line_example(text, random.Random(seed))
-        assert example is not None
-        *around, middle, end = example
-        assert end.text == END_OF_TEXT
-        filled = "".join(segment.text for segment in (*around, middle))
-        assert filled.count("<|fim_middle|>") == 1
-        after = filled.partition("<|fim_suffix|>")[2].partition("<|fim_middle|>")[0]
-        start = f"{text}\n".removesuffix(after)
-        assert start.endswith(middle.text.lstrip())
-        assert middle.text.endswith(("self.first = first", "self.second = second"))
-
-
-def test_a_function_whose_lines_tell_nothing_of_each_other_has_no_told_line() -> None:
-    assert fill_in.told_line_example("def f():\n    return one", random.Random(0)) is None
-
-
 def learned(*runs: tuple[int, bool]) -> np.ndarray:
     return np.concatenate([np.full(length, flag) for length, flag in runs])
 
@@ -100,13 +81,6 @@ def test_a_filling_begins_and_ends_by_looking_at_the_borders_of_its_hole() -> No
     assert (alignment.source[borders] == 22).all()
     for targets in (alignment.place, alignment.source):
         assert (np.delete(targets, borders) == NOWHERE).all()
-
-
-def test_without_a_middle_of_its_own_nothing_is_looked_at() -> None:
-    suffix_first = learned((10, False), (26, True))
-    assert not fill_in.borders(suffix_first).any()
-    assert not np.arange(36)[fill_in.suffix(suffix_first)].size
-    assert (fill_in.align(suffix_first).place == NOWHERE).all()
 
 
 def test_a_definition_stands_alone_at_indentation_zero() -> None:
