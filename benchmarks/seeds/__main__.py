@@ -1,13 +1,12 @@
 """Samples with bigram and trigram drafts on a character model that is trained here.
 
-    python -m benchmarks.seeds [--text FILE] [--steps N ...] [--quick] [--json] [--plot FILE]
+    python -m benchmarks.seeds [--text FILE] [--steps N ...] [--quick] [--plot FILE]
 
 Trains the models that were not trained yet, measures, and prints the figures beside those that
 were published; `results/seeds.md` is the record of a run.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +63,6 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         help=f"{QUICK.seeds} seed, {QUICK.requests} requests, {QUICK.max_tokens} characters, the "
         "shortest training: a rough idea",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--plot", metavar="FILE", type=Path, help="draw it into a .png, .svg or .pdf"
     )
@@ -107,9 +105,6 @@ def run(options: argparse.Namespace) -> None:
     report = SeedsReport(describe_machine(backend), text, options.size, measured)
     if options.plot is not None:
         draw_seeds(report, options.plot)
-    if options.json:
-        print(json.dumps(report.as_json()))
-        return
     print(f"# Sampled bigram and trigram drafts on a character model\n\nBy `{command()}`.\n")
     print(f"{machine_line(report.machine)}\n\n{report.markdown()}")
     if options.plot is not None:

@@ -1,9 +1,9 @@
-"""What the seed benchmark found, as Markdown and as JSON, beside what was published."""
+"""What the seed benchmark found, as Markdown, beside what was published."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -169,28 +169,6 @@ class SeedsReport:
     size: Size
     targets: Sequence[MeasuredModel]
 
-    def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
-        return {
-            "machine": self.machine,
-            "text": {
-                "name": self.text.name,
-                "characters": len(self.text.content),
-                "alphabet": len(self.text.alphabet),
-            },
-            "size": asdict(self.size) | {"longer_tokens": self.size.longer_tokens},
-            "published_source": PUBLISHED_SOURCE,
-            "targets": [
-                {
-                    "steps": target.model.steps,
-                    "parameters": target.model.parameters,
-                    "validation_loss": target.model.validation_loss,
-                    "rows": [_row_as_json(row) for row in target.rows],
-                }
-                for target in self.targets
-            ],
-        }
-
     def markdown(self) -> str:
         """The tables, to be printed as they are."""
         size, text = self.size, self.text
@@ -241,8 +219,8 @@ def _speed_table(rows: Sequence[SeedsRow]) -> str:
 
 
 def _work_table(rows: Sequence[SeedsRow]) -> str:
-    heads = ("case", "draft", "target forwards", "target tokens", "tokens a verification",
-             "latency ms", "TTFT ms", "forward ms", "bonus", "corrected")  # fmt: skip
+    heads = ("case", "draft", "target passes", "target tokens", "tokens per verification",
+             "latency ms", "TTFT ms", "pass ms", "bonus", "corrected")  # fmt: skip
     return markdown_table(
         heads,
         [
@@ -265,18 +243,3 @@ def _work_table(rows: Sequence[SeedsRow]) -> str:
 
 def _compared(row: SeedsRow, figure: Callable[[Side], float], spec: str) -> str:
     return f"{figure(row.drafted):{spec}} ({row.ratio(figure):.2f})"
-
-
-def _row_as_json(row: SeedsRow) -> dict[str, Any]:
-    plain, drafted = _side_as_json(row.plain), _side_as_json(row.drafted)
-    return asdict(row) | {
-        "plain": plain,
-        "drafted": drafted,
-        "published": row.published._asdict(),
-        "ratios": {name: drafted[name] / figure for name, figure in plain.items()},
-    }
-
-
-def _side_as_json(side: Side) -> dict[str, float]:
-    # The JSON keeps the name under which forwards were first published.
-    return {name.replace("forwards", "calls"): figure for name, figure in asdict(side).items()}

@@ -1,6 +1,5 @@
 """The seed benchmark: every case on the shipped loop, beside what was published."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -111,14 +110,6 @@ def test_the_report_is_complete(
 ) -> None:
     rows = [SeedsRow.of(outcome) for outcome in outcomes]
     report = SeedsReport({}, TEXT, SIZE, [MeasuredModel(trained, rows)] * 2)
-    found = json.loads(json.dumps(report.as_json()))
-    assert found["size"]["longer_tokens"] == 10
-    for target in found["targets"]:
-        assert len(target["rows"]) == len(PUBLISHED)
-        for row in target["rows"]:
-            assert row["speedup"]["low"] <= row["speedup"]["median"] <= row["speedup"]["high"]
-            assert row["ratios"]["target_calls"] <= 1
-            assert set(row["published"]) == {"speedup", "acceptance"}
     lines = report.markdown().splitlines()
     assert sum(line.startswith("| K=4, noise 0.5 | trigram |") for line in lines) == 4
     assert "| 1.73 |" in next(line for line in lines if line.startswith("| K=4 | bigram |"))
@@ -147,7 +138,7 @@ def poem(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_command_prints_tables_then_json_and_a_plot_without_training_again(
+def test_the_command_prints_tables_and_draws_without_training_again(
     poem: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -161,10 +152,8 @@ def test_the_command_prints_tables_then_json_and_a_plot_without_training_again(
 
     monkeypatch.setattr(char_model, "train", None)
     plot = tmp_path / "seeds.png"
-    main(["--text", poem, *TRAIN_LITTLE, "--json", "--plot", str(plot)])
-    (target,) = json.loads(capsys.readouterr().out)["targets"]
-    assert target["steps"] == 2
-    assert {row["draft"] for row in target["rows"]} == {"bigram", "trigram"}
+    main(["--text", poem, *TRAIN_LITTLE, "--plot", str(plot)])
+    assert "after 2 steps" in capsys.readouterr().out
     assert plot.stat().st_size > 1000
 
 
