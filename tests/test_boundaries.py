@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import akunu_py
+from tests.processes import run
 
 PACKAGE = Path(akunu_py.__file__).parent
 
@@ -164,6 +164,7 @@ def test_every_library_is_declared() -> None:
     assert used <= names
 
 
+<<<<<<< HEAD
 def test_tests_do_not_import_benchmarks() -> None:
     tests = Path(__file__).parent
     importing = {path for path in tests.rglob("*.py") if "benchmarks" in roots(str(path))}
@@ -176,27 +177,36 @@ def run_python(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+=======
+>>>>>>> w5
 def test_importing_the_package_loads_no_model_library() -> None:
-    loaded = set(run_python("import sys, akunu_py; print(*sys.modules)").stdout.split())
+    loaded = set(run("-c", "import sys, akunu_py; print(*sys.modules)")[1].split())
     assert "akunu_py" in loaded
     assert not loaded & {"mlx", "mlx.core", "mlx_lm", "transformers", "numpy", "rich"}
 
 
 def test_policy_loads_and_runs_without_mlx_installed() -> None:
     loading = files(*LOADS_WITHOUT_MLX, but=NEEDS_MLX)
+<<<<<<< HEAD
     modules = [module_of(file) for file in loading]
     run = run_python(
+=======
+    modules = [file.removesuffix(".py").replace("/", ".") for file in loading]
+    _, out, err = run(
+        "-c",
+>>>>>>> w5
         "import sys, importlib; sys.modules['mlx'] = sys.modules['mlx_lm'] = None\n"
         f"for module in {modules}: importlib.import_module(module)\n"
         "from akunu_py.drafting import make_drafter\n"
-        "d = make_drafter('ngram'); d.begin([1, 2, 3, 1, 2]); print(d.propose(4).tokens)"
+        "d = make_drafter('ngram'); d.begin([1, 2, 3, 1, 2]); print(d.propose(4).tokens)",
     )
-    assert run.stderr == ""
-    assert run.stdout.strip() == "(3, 1, 2, 3)"
+    assert err == ""
+    assert out.strip() == "(3, 1, 2, 3)"
 
 
 def test_a_machine_without_mlx_is_reported_in_a_sentence() -> None:
-    run = run_python("import sys; sys.modules['mlx.core'] = None; import akunu_py; akunu_py.load()")
-    assert run.stderr.splitlines()[-1].startswith(
+    script = "import sys; sys.modules['mlx.core'] = None; import akunu_py; akunu_py.load()"
+    _, _, err = run("-c", script)
+    assert err.splitlines()[-1].startswith(
         "akunu_py.errors.BackendError: MLX has no backend on this machine: install akunu-py[cpu]"
     )

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +28,7 @@ from akunu_py.ranks.joining import connect, has_closed, ring_sockets
 from akunu_py.ranks.mirror import Follower, Operation
 from akunu_py.ranks.sharding import sampled_weights
 from tests import ranked
+from tests.processes import start
 from tests.tiny_model import SPECIAL_TOKENS, VOCABULARY, write_tiny_model
 
 pytestmark = pytest.mark.skipif(
@@ -80,14 +80,8 @@ def launched(
     with ExitStack() as stack:
         ranks = []
         for rank in range(size):
-            process = subprocess.Popen(
-                [sys.executable, *commands[rank % len(commands)]],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=os.environ
-                | {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts), "PYTHONUNBUFFERED": "1"},
-            )
+            env = {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts)}
+            process = start(*commands[rank % len(commands)], env=env)
             stack.enter_context(process)
             stack.callback(process.kill)
             ranks.append(process)

@@ -11,6 +11,7 @@ import pytest
 
 from akunu_py.__main__ import DEBUG_VARIABLE, main
 from akunu_py.errors import ModelLoadError
+from tests.processes import PROGRAM, run
 
 
 @pytest.fixture
@@ -65,15 +66,7 @@ def test_interruptions_are_quiet(
 
 
 def akunu(*words: str, stdin: bytes = b"", stdout: int = subprocess.PIPE) -> tuple[int, str, str]:
-    """Runs the program as a process."""
-    run = subprocess.run(
-        [sys.executable, "-m", "akunu_py", *words],
-        input=stdin,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        check=False,
-    )
-    return run.returncode, (run.stdout or b"").decode(), run.stderr.decode()
+    return run(*PROGRAM, *words, stdin=stdin, stdout=stdout)
 
 
 def test_no_such_model() -> None:
@@ -106,11 +99,8 @@ def test_output_that_cannot_be_written() -> None:
         "sys.exit(program.main(['chat']))"
     )
     with open("/dev/full", "wb") as full:
-        run = subprocess.run(
-            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, check=False
-        )
-    assert run.returncode == 1
-    assert run.stderr == b"akunu-py: No space left on device.\n"
+        code, _, err = run("-c", script, stdout=full.fileno())
+    assert (code, err) == (1, "akunu-py: No space left on device.\n")
 
 
 def test_a_reader_that_goes_away(tiny_model_dir: Path) -> None:
@@ -125,8 +115,8 @@ def test_a_reader_that_goes_away(tiny_model_dir: Path) -> None:
 
 def test_closed_standard_output() -> None:
     command = f"exec {sys.executable} -m akunu_py generate -p x >&-"
-    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr.count("\n")) == (2, 1)
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
 
 
 def test_a_busy_engine_does_not_keep_the_process() -> None:
@@ -138,5 +128,4 @@ def test_a_busy_engine_does_not_keep_the_process() -> None:
         "threading.Thread(target=wait, name=THREAD_NAME, daemon=True).start()\n"
         "program.run()"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert (run.returncode, run.stdout) == (5, b"said")
+    assert run("-c", script)[:2] == (5, "said")

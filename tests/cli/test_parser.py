@@ -1,7 +1,5 @@
 """The options: what they mean, which are refused, and that parsing loads no library."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from akunu_py.cli.settings import (
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.package import __version__
+from tests.processes import run
 
 HEAVY = {
     "mlx",
@@ -343,11 +342,12 @@ def test_help_and_refusals_load_no_library() -> None:
         f"codes = [code(words.split()) for words in {list(codes)!r}]\n"
         "print('\\n', codes, *sys.modules, sep=';')"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    _, found, *modules = run.stdout.splitlines()[-1].split(";")
+    code, out, err = run("-c", script)
+    assert code == 0, err
+    _, found, *modules = out.splitlines()[-1].split(";")
     assert found == str(list(codes.values()))
     assert not HEAVY & set(modules)
-    assert "Traceback" not in run.stderr
+    assert "Traceback" not in err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

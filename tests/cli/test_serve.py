@@ -22,18 +22,13 @@ from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.scheduler import Scheduler
 from akunu_py.server.settings import Defaults, ServerSettings
+from tests import processes
 
 PATIENCE_S = 60
 
 
 def start(*words: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "akunu_py", "serve", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
+    return processes.start(*processes.PROGRAM, "serve", *words)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import sys
 import termios
 import time
@@ -23,6 +22,7 @@ from akunu_py.cli.terminal import (
     stopped_by_ctrl_c,
     unseen_keys,
 )
+from tests.processes import PROGRAM, start
 
 _PATIENCE_S = 60
 _WHERE_IS_THE_CURSOR = b"\x1b[6n"
@@ -123,10 +123,9 @@ class Walk:
     def __init__(self, *words: str) -> None:
         self._here, there = pty.openpty()
         self._shown = b""
-        self.program = subprocess.Popen(
-            [sys.executable, "-m", "akunu_py", *words],
-            stdin=there, stdout=there, stderr=there, start_new_session=True,
-        )  # fmt: skip
+        self.program = start(
+            *PROGRAM, *words, stdin=there, stdout=there, stderr=there, start_new_session=True
+        )
         os.close(there)
 
     def type(self, keys: str) -> None:
