@@ -2,7 +2,7 @@
 
     import akunu_py
 
-    engine = akunu_py.load()                      # the bundled model, a folder or a hub name
+    engine = akunu_py.load()              # the bundled model; or a name, or ModelOptions
     print(engine.generate("def mean(values):", akunu_py.Options(max_tokens=64)).text)
 
 The model libraries are loaded only when they are used.

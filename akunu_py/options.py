@@ -61,7 +61,7 @@ SPECULATION: Final = "speculation: the same text in fewer forward passes"
 _COLDEST: Final = 1e-5
 """Scores divided by a lower temperature would exceed the range of float32."""
 _SHARE: Final = Range(0, 1)
-_STRONGEST: Final = 1e3
+_STRONGEST: Final = 1000
 
 KVForm = Literal["packed", "dequantized", "bytewise"]
 

@@ -164,21 +164,12 @@ def test_every_library_is_declared() -> None:
     assert used <= names
 
 
-<<<<<<< HEAD
 def test_tests_do_not_import_benchmarks() -> None:
     tests = Path(__file__).parent
     importing = {path for path in tests.rglob("*.py") if "benchmarks" in roots(str(path))}
     assert not importing
 
 
-def run_python(script: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a new interpreter."""
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-=======
->>>>>>> w5
 def test_importing_the_package_loads_no_model_library() -> None:
     loaded = set(run("-c", "import sys, akunu_py; print(*sys.modules)")[1].split())
     assert "akunu_py" in loaded
@@ -187,14 +178,9 @@ def test_importing_the_package_loads_no_model_library() -> None:
 
 def test_policy_loads_and_runs_without_mlx_installed() -> None:
     loading = files(*LOADS_WITHOUT_MLX, but=NEEDS_MLX)
-<<<<<<< HEAD
     modules = [module_of(file) for file in loading]
-    run = run_python(
-=======
-    modules = [file.removesuffix(".py").replace("/", ".") for file in loading]
     _, out, err = run(
         "-c",
->>>>>>> w5
         "import sys, importlib; sys.modules['mlx'] = sys.modules['mlx_lm'] = None\n"
         f"for module in {modules}: importlib.import_module(module)\n"
         "from akunu_py.drafting import make_drafter\n"

@@ -1,9 +1,9 @@
-"""Dialect: how the clients of one contract say how to complete, and the options they mean.
+"""Dialect: the options of a request as the clients of one contract write them.
 
-All contracts share the fields, each of which has the names that OpenAI, llama-server, Ollama, vLLM
-and mlx-lm's server have for it. They differ in defaults, in the names of the limit, and in what
-becomes of a number below its range. If `samplers` is there, only the filters that it names apply;
-if it does not name `temperature`, tokens are sampled at a temperature of 1.
+All contracts share the fields, each with the names that OpenAI, llama-server, Ollama, vLLM and
+mlx-lm's server have for it. They differ in defaults, in the names of the limit, and in whether a
+number below its range is refused. With `samplers`, only the filters that it names apply; if it does
+not name `temperature`, tokens are sampled at a temperature of 1.
 """
 
 import json
@@ -34,15 +34,15 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a contract has of its own.
+    """What is special in a contract.
 
     Attributes:
-        limits: the names of the most tokens to generate; the first one that is there counts.
-        least_limit: a lower limit, or none, continues to the end of the context.
+        limits: the names of the most tokens to generate; the first one that is given counts.
+        least_limit: a lower limit means none: the answer may fill the context.
         max_tokens: the limit if neither the body nor the server has one.
         recent: how many tokens are penalized for repetition.
         most_penalty: the largest penalty, if it is smaller than in `Sampling`.
-        clamps: whether numbers below their range count as its end; else they are refused.
+        clamps: whether a number below its range counts as the least one; else it is refused.
     """
 
     limits: tuple[str, ...]
@@ -111,16 +111,16 @@ def read_options(
     logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> Options:
-    """How to complete.
+    """Reads the options of a request.
 
     Args:
-        service: has the server's defaults, which come before the dialect's, and the tokenizer.
+        service: has the tokenizer, and the server's defaults, which replace the dialect's.
         whole: the body.
         dialect: of the contract.
-        part: the part of the body with these fields, if it is not the whole.
+        part: the part of the body with these fields; None for the whole.
         stops: the name of the stop strings.
         logprobs: see `Options`.
-        grammar: that of a field of the contract's own.
+        grammar: from a field that only this contract has.
 
     Raises:
         BodyError: if a field cannot be served.
@@ -221,14 +221,13 @@ def _read_stops(body: Body, name: str) -> tuple[str, ...]:
 
 
 def _read_seed(body: Body, usual: int | None) -> int | None:
-    """The seed; None for a random one, which negative seeds and llama.cpp's largest one ask for,
-    too."""
+    """The seed; None for a random one, as for negative seeds and llama.cpp's largest one."""
     seed = body.integer(*_SAMPLING["seed"].wire_names, default=usual)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 
 def _read_num_draft_tokens(body: Body, usual: int | None) -> int | None:
-    """The maximum of draft tokens per forward: `num_draft_tokens`, or llama-server's
+    """The maximum of draft tokens per round: `num_draft_tokens`, or llama-server's
     `speculative.n_max`, flat or nested; 0 decodes plainly."""
     if isinstance(body.any("speculative"), dict):
         nested = body.object("speculative")

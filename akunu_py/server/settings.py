@@ -24,7 +24,7 @@ _API_DEFAULT: Final = "the API's own"
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a request may ask for, so that no request can exhaust the machine.
+    """The most that a request may ask for, so that none exhausts the machine.
 
     Attributes:
         body_bytes: the size of a request's body.

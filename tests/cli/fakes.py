@@ -45,7 +45,7 @@ class FakeEngine:
     """
 
     def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:
-        self.model = SimpleNamespace(name="fake", on_lost=lambda _: None)
+        self.model = SimpleNamespace(name="fake", on_lost=lambda _: None, rest=lambda: False)
         self.context_limit = context
         self.tokenizer = FakeTokenizer()
         self.notices = ["It is only a fake."]
