@@ -87,7 +87,7 @@ def load(
         max_context: tokens that a prompt and its answer may have together; None leaves that to
             the model.
         calibrate: measures what forwards cost; see `Engine`.
-        draft_model: a second, smaller model, for requests whose drafter is `model` or `auto`.
+        draft_model: a second, smaller model, for requests whose drafter is `model`.
         prefill_step_size: prompt tokens per forward; see `Engine`.
         adapter_path: the folder of an adapter that mlx-lm trained on this model (LoRA, DoRA).
         trust_remote_code: whether the models may run Python code that came with them.

@@ -306,8 +306,7 @@ OPTIONS: Final = (
     Option("--rank-timeout", _LOADING, "with `mlx.launch`: seconds after which a process that does "
            "not answer counts as lost", number, metavar="S", group=_MODEL,
            default=DEFAULT_RANK_TIMEOUT_S, within=Range(0, _MAX_S, above=True)),
-    Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer; it drafts where "
-           "nothing can be copied",
+    Option("--draft-model", _DRAFTING, "a smaller model with the same tokenizer, which drafts",
            metavar="NAME", group=_MODEL),
 
     Option("--max-tokens", ("chat",), "tokens to generate at most; -1 sets no limit", token_limit,
