@@ -43,7 +43,7 @@ class Engine:
             the model. Caches grow up to this size as requests need it.
         calibrate: called once, by the first request that leaves the number of draft tokens to the
             planner; the default measures nothing, but reads what was measured earlier.
-        draft_model: drafts for requests whose drafter is `model` or `auto`.
+        draft_model: drafts for requests whose drafter is `model`.
         prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
             one. None takes few if a request can be cancelled, else as many as are fastest.
         prompt_cache_bytes: bytes that the caches of requests may take together; None takes a share

@@ -232,7 +232,7 @@ class SpeculationState:
             costs.begin(curve.unpadded)
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
-        """What forwards over so many sequences cost, by their rows and by the tokens that all
+        """What forwards over this many sequences cost, by their rows and by the tokens that all
         caches hold; None before any planner has needed costs.
 
         They begin as those of a forward over as many rows of one sequence, which is not padded.

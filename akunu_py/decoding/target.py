@@ -171,7 +171,7 @@ class ModelTarget:
         return Inputs(mx.array(rows), draft, start, replayed, False)
 
     def _size_of(self, tokens: int, *, pads: bool) -> int:
-        """How many rows a forward over so many tokens has; what is more is padding."""
+        """How many rows a forward over this many tokens has; the rest is padding."""
         room = self._forward_room
         if self._block_rows:
             return min(self._block_rows, room)
@@ -242,7 +242,7 @@ class ModelTarget:
         return pending
 
     def _make_room(self, tokens: int) -> None:
-        """Lets the cache grow if it has no room for so many tokens more."""
+        """Lets the cache grow if it has no room for this many more tokens."""
         needed = self.cache.length + tokens
         if self._grow and needed > self.cache.capacity:
             self._grow(needed)

@@ -114,7 +114,7 @@ class Recall(Protocol):
 
     @property
     def token(self) -> int | None:
-        """The likeliest; None if the texts rather end."""
+        """The most likely one; None if the texts most likely end."""
 
     @property
     def evidence(self) -> int:
