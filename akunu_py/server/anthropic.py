@@ -1,7 +1,7 @@
 """Anthropic's Messages, which Claude Code and the `anthropic` libraries speak.
 
 Content blocks become messages in OpenAI's form, which templates expect, and the answer becomes
-blocks again. Tools that Anthropic's own service runs are refused; so is what is not text.
+blocks again. Tools that Anthropic's own service runs are refused, and so is all content but text.
 """
 
 from collections.abc import Iterator, Sequence

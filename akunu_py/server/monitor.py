@@ -272,7 +272,7 @@ def _sums(service: Service) -> dict[str, Any]:
 
 
 def _costs(curve: CostCurve) -> list[dict[str, Any]]:
-    """The measured milliseconds for each context: per pipelined step, and per forward by its
+    """The measured milliseconds for each context: of a pipelined step, and of a forward pass by its
     number of tokens."""
     return [
         {
