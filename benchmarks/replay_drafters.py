@@ -21,7 +21,7 @@ from akunu_py.bench.curve_sources import NamedCurve, about_lines, find_curves
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
 from akunu_py.bench.samples import encode_samples
-from akunu_py.loading import load_tokenizer
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.baselines import ALL_DRAFTERS, drafters_for
 from benchmarks.records import markdown_table, progress_line, record
