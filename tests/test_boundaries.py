@@ -16,13 +16,14 @@ PACKAGE = Path(akunu_py.__file__).parent
 
 # From the bottom up; a part imports only parts of lower rows.
 LAYERS = (
-    ("errors", "package"),
+    ("errors", "package", "tokens"),
     ("options",),
     ("machine", "text"),
     ("cache",),
     ("sampling", "model"),
     ("drafting", "prompt", "ranks"),
     ("memory",),
+    ("round",),
     ("stats",),
     ("planning", "request"),
     ("decoding",),
@@ -57,7 +58,9 @@ WITHOUT_MLX = (
     "sampling/logprobs.py",
     "options.py",
     "request.py",
+    "round.py",
     "stats.py",
+    "tokens.py",
     "errors.py",
     "machine/blas.py",
     "model/files.py",
