@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from operator import index
+from typing import TYPE_CHECKING
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_MAX_TOKENS, Options
 from akunu_py.text.fim import FillRequest, fill_prompt, fills_gap
 from akunu_py.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from akunu_py.model.target_model import TargetModel
 
 PromptInput = str | Sequence[int] | FillRequest
 """Text, ids exactly as the model should see them, or a gap to fill."""
 
 
 def encode_prompt(
-    model: TargetModel, asked: PromptInput, options: Options, limit: int
+    model: "TargetModel", asked: PromptInput, options: Options, limit: int
 ) -> tuple[list[int], frozenset[int], bool]:
     """The ids of a prompt, those that end its answer, and whether that fills a gap.
 

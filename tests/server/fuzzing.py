@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import http.client
 import json
-import os
+import re
 import socket
 import threading
 import time
@@ -21,6 +21,7 @@ from copy import deepcopy
 from http import HTTPStatus
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from time import perf_counter, sleep
@@ -34,7 +35,6 @@ from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.worker import EngineWorker
-from benchmarks.served import Served
 
 _CONTEXT: Final = 256
 _REPORT_EVERY: Final = 500
@@ -164,10 +164,20 @@ def _computed(clocks: list[int]) -> float:
     return total
 
 
+def _resident_bytes() -> int:
+    """The memory that this process takes; 0 if the system does not report it."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    found = re.search(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
 def _serve(pipe: Connection) -> None:
     """A server with the bundled model. It tells its port, and then, for every message, how many
     bytes of memory it has and how long its event loop was kept from its work since the last one."""
-    settings, memory = ServerSettings(), Served("", os.getpid())
+    settings = ServerSettings()
     worker = EngineWorker(
         lambda: akunu_py.load(akunu_py.ModelOptions(max_context=_CONTEXT)),
         queue_limit=settings.queue,
@@ -181,7 +191,7 @@ def _serve(pipe: Connection) -> None:
             serving = asyncio.create_task(http.serve(listener))
             pipe.send(listener.getsockname()[1])
             while await asyncio.to_thread(pipe.recv):
-                pipe.send((memory.resident_bytes() or 0, watch.slowest_s))
+                pipe.send((_resident_bytes(), watch.slowest_s))
                 watch.slowest_s = 0.0
             http.stop()
             await serving
