@@ -19,10 +19,10 @@ from akunu_py.events import Completion, Event
 from akunu_py.machine.backend import Backend, spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Options
+from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.prompt import PromptInput
 from akunu_py.runner import Runner
-from akunu_py.scheduler import DEFAULT_PARALLEL, Scheduler
+from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import EngineCounters
 

@@ -51,6 +51,10 @@ MAX_PLANNED_TOKENS: Final = 32
 """The most draft tokens of a round if a request does not set a number."""
 MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
+DEFAULT_PARALLEL: Final = 4
+MAX_PARALLEL: Final = MAX_SLOTS // 2
+"""The most requests answered at a time: as many again may be paused for more urgent ones, and each
+keeps a cache."""
 MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
 MAX_WAIT_S: Final = 3600.0

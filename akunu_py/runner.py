@@ -30,8 +30,9 @@ from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
 
-WORTH_WAITING: Final = 64
-"""A sequence waits for another if they share this many tokens or more."""
+WORTH_WAITING: Final = 16
+"""A sequence waits for another if they share this many tokens or more: to compute fewer again takes
+less than a chunk of the other's prompt."""
 
 _CHECKPOINT_EVERY: Final = 2048
 """Prompt tokens between two checkpoints of a cache that needs them."""
@@ -144,7 +145,7 @@ class Runner:
         try:
             prefixes.grow(slot, wanted)
         except BaseException as error:
-            self._fail(sequence, error)
+            self._end(sequence, error)
         return True
 
     def advance(self, sequence: Sequence) -> None:
@@ -178,10 +179,14 @@ class Runner:
         sequence.forwards = sequence.session = sequence.slot = sequence.reader = None
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
-        reader = sequence.reader
+        """Ends a sequence whose forward may have ended early: the layers of its cache then hold
+        different numbers of tokens."""
         if sequence.slot is not None:
-            # A forward may have ended early: its layers then hold different numbers of tokens.
             self._prefixes.drop(sequence.slot)
+        self._end(sequence, error)
+
+    def _end(self, sequence: Sequence, error: BaseException) -> None:
+        reader = sequence.reader
         self.close(sequence)
         if reader is not None:
             reader.end(error)

@@ -9,6 +9,7 @@ for all of them, if the model allows it.
 from itertools import count
 from typing import Final, Protocol
 
+from akunu_py.options import DEFAULT_PARALLEL
 from akunu_py.sequence import Phase, Sequence
 
 PATIENCE: Final = 8
@@ -17,10 +18,6 @@ round in nine while completions take all places."""
 
 MOST_OVERTAKEN: Final = 3
 """A prompt gets a chunk after this many chunks of shorter ones that came later."""
-
-DEFAULT_PARALLEL: Final = 4
-MAX_PARALLEL: Final = 8
-"""As many again may be paused for more urgent ones, and each keeps one of `MAX_SLOTS` caches."""
 
 
 class Runner(Protocol):

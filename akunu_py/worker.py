@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
 from akunu_py.machine.backend import release_thread
-from akunu_py.options import Options
+from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round
-from akunu_py.scheduler import MAX_PARALLEL, Scheduler
+from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Sequence
 from akunu_py.stats import Stats
 

@@ -192,7 +192,12 @@ def cells(doubt: float, every: int = 1, first: int = 0) -> Iterator[Cell]:
             context = CONTEXTS[(index + at) % len(CONTEXTS)]
             told = list(TEXTS)[(2 * index + at + index // 3) % len(TEXTS)]
             true, text = kind.curve((0, context, 2 * context)), Text(TEXTS[told], seed=3)
-            fixed = [list(simulate(text, true, FixedPlanner(k), context=context)) for k in LENGTHS]
+            # Without estimates, a fixed number of draft tokens is verified whole.
+            whole_drafts = Text(TEXTS[told], seed=3, has_probs=False)
+            fixed = [
+                list(simulate(whole_drafts, true, FixedPlanner(length), context=context))
+                for length in LENGTHS
+            ]
             planner = DraftPlanner(wrong.applied(kind.curve(KNOWN_CONTEXTS), doubt))
             ours = list(simulate(text, true, planner, context=context, noise=NOISE))
             learnt, whole = (

@@ -15,8 +15,7 @@ from akunu_py.option_field import (
     part,
     whole_number,
 )
-from akunu_py.options import Options, Sampling
-from akunu_py.scheduler import DEFAULT_PARALLEL, MAX_PARALLEL
+from akunu_py.options import DEFAULT_PARALLEL, MAX_PARALLEL, Options, Sampling
 
 _MAX_PORT: Final = 65535
 _API_DEFAULT: Final = "the API's own"

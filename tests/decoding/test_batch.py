@@ -66,7 +66,7 @@ def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
 def test_costs_are_learnt_from_batched_rounds(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("akunu_py.decoding.batch._NO_WAIT", -1.0)  # however late the host comes
+    monkeypatch.setattr("akunu_py.decoding.batch.NO_WAIT", -1.0)  # however late the host comes
     costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
     before = costs.verify_table(0, 2)
     with ExitStack() as stack:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.options import Options
-from akunu_py.scheduler import MAX_PARALLEL, MOST_OVERTAKEN, PATIENCE, Scheduler
+from akunu_py.options import MAX_PARALLEL, Options
+from akunu_py.scheduler import MOST_OVERTAKEN, PATIENCE, Scheduler
 from akunu_py.sequence import Kind, Phase, Sequence
 
 CHUNK = 100  # tokens
