@@ -214,7 +214,7 @@ class Sampling:
         check_options(self)
         for token, bias in self.logit_bias:
             if token < 0 or not math.isfinite(bias):
-                raise InvalidRequestError(f"The logit bias must be ID=NUMBER, not {token}={bias}.")
+                raise InvalidRequestError(f"`logit_bias` must be ID=NUMBER, not {token}={bias}.")
 
     @property
     def greedy(self) -> bool:

@@ -265,12 +265,6 @@ def test_what_is_not_given_has_its_declared_default() -> None:
     assert parse(["bench", "replay", "a.jsonl"]).settings == ReplaySettings((Path("a.jsonl"),))
 
 
-def test_all_means_every_drafter_but_none() -> None:
-    settings = parse(["bench", "replay", "a.jsonl", "--drafter", "all"]).settings
-    assert {"auto", "ngram"} == set(settings.drafters)
-    assert "none" not in settings.drafters
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
