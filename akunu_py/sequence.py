@@ -10,6 +10,7 @@ from enum import StrEnum
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.prompt import PromptInput
 from akunu_py.stats import Stats
@@ -98,8 +99,14 @@ class Sequence:
 
     @classmethod
     def of(cls, asked: "PromptInput | Sequence", options: Options | None) -> "Sequence":
-        """A sequence for what a caller asks; one that the caller has made stays as it is."""
+        """A sequence for what a caller asks; one that the caller has made stays as it is.
+
+        Raises:
+            InvalidRequestError: if that one was answered before.
+        """
         if isinstance(asked, Sequence):
+            if asked.phase is not Phase.NEW:
+                raise InvalidRequestError("A sequence is answered once; make another one.")
             return asked
         return Sequence(asked, options or Options(), may_be_cancelled=False)
 

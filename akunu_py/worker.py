@@ -131,11 +131,11 @@ class EngineWorker:
         Raises:
             QueueFullError: if the queue is full.
         """
-        if isinstance(asked, Sequence):
-            sequence = asked
-        else:
-            made = partial(self._make, asked) if callable(asked) else asked
-            sequence = Sequence(made, options or Options())
+        if callable(asked):
+            asked = Sequence(partial(self._make, asked), options or Options())
+        elif not isinstance(asked, Sequence):
+            asked = Sequence(asked, options or Options())
+        sequence = Sequence.of(asked, None)
         events = sequence.reader = EventStream(partial(self._cancel, sequence))
         self._put(lambda: self.scheduler.add(sequence), queues=queues)
         return events

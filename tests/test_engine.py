@@ -246,6 +246,12 @@ class TestCancelling:
         assert [event.finish_reason for event in stream] == [Finish.CANCELLED]
         assert engine.counters.rounds - before == 2
 
+    def test_a_sequence_is_answered_once(self, engine: Engine) -> None:
+        sequence = Sequence(PROMPT, Options(1))
+        engine.generate(sequence)
+        with pytest.raises(InvalidRequestError, match="make another one"):
+            engine.stream(sequence)
+
     def test_a_request_can_be_cancelled_before_the_prefill(self, engine: Engine) -> None:
         events = list(engine.stream(Sequence(PROMPT, cancelled=True)))
         assert [event.finish_reason for event in events] == [Finish.CANCELLED]
