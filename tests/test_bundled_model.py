@@ -4,7 +4,7 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
-from akunu_py.bench.identity import Prompt, find_differences, make_prompts, mlx_lm_answer
+from akunu_py.bench.device_report import Prompt, find_differences, make_prompts, mlx_lm_answer
 from akunu_py.cli.terminal import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model.files import bundled_model

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from rich.console import Group
 
-from akunu_py.bench.measurement import figures_table, markdown_table
-from akunu_py.bench.plots import new_figure, title_of
+from akunu_py.bench.measurement import figures_table, markdown_table, new_figure, title_of
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
     Payoff,

@@ -12,8 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from akunu_py.bench.curve_sources import NamedCurve
-from akunu_py.bench.measurement import Progress, figures_table
-from akunu_py.bench.plots import new_figure
+from akunu_py.bench.measurement import Progress, figures_table, new_figure
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting import AUTO_DRAFTER, DRAFTERS
 from akunu_py.drafting.auto import AutoDrafter

@@ -15,8 +15,7 @@ from rich.console import Console
 
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import about_lines, find_curves
-from akunu_py.bench.measurement import describe_machine, describe_model, heading
-from akunu_py.bench.plots import check_can_plot
+from akunu_py.bench.measurement import check_can_plot, describe_machine, describe_model, heading
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import MAX_REQUESTS, HeldOut, encode_samples, hold_out, read_samples
