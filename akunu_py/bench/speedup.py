@@ -22,6 +22,7 @@ from akunu_py.bench.measurement import (
     Progress,
     Spread,
     figures_table,
+    heading,
     markdown_table,
     new_figure,
     title_of,
@@ -70,6 +71,11 @@ class SpeedupPair:
     baseline: TimedCompletion
     plain: TimedCompletion
 
+    @property
+    def expected(self) -> TimedCompletion:
+        """The answer that this should be: sampled ones depend on the engine's own draws."""
+        return self.baseline if self.task.sampling.greedy else self.plain
+
     def over(self, other: TimedCompletion) -> float:
         return other.seconds_per_token / self.completion.seconds_per_token
 
@@ -85,8 +91,7 @@ class SpeedupRow:
     """The results of a contestant on one workload.
 
     Attributes:
-        same: how many answers are those of `compared_with`, if there is something to compare.
-        differences: for the other answers, the index of the first token that differs.
+        compared_with: the contestant whose answers these should be; empty if there is none.
         shares: where the time of decoding went, in shares of it; None for mlx-lm. `drafting` is
             proposing, planning and learning; `forward` is building forward passes and waiting for
             their tokens, and `building` the part of it in which the host built them;
@@ -98,14 +103,23 @@ class SpeedupRow:
     contestant: str
     pairs: Sequence[SpeedupPair]
     curve: CostCurve
-    same: int | None = None
-    differences: Sequence[int] = ()
     compared_with: str = ""
     shares: dict[str, float] | None = None
 
     @property
     def is_sampled(self) -> bool:
         return self.answers == OWN and self.kind in SAMPLED
+
+    @property
+    def differences(self) -> list[int]:
+        """Of each answer that is another than expected, the index of the first wrong token."""
+        both = [(pair.completion.tokens, pair.expected.tokens) for pair in self.pairs]
+        differing = [two for two in both if two[0] != two[1]] if self.compared_with else []
+        return [common_prefix_length(*two) for two in differing]
+
+    @property
+    def same(self) -> int | None:
+        return len(self.pairs) - len(self.differences) if self.compared_with else None
 
     @property
     def speedup(self) -> Spread:
@@ -157,7 +171,7 @@ class SpeedupRow:
             "repeated_share": self.repeated,
             "compared_with": self.compared_with,
             "same_answers": self.same,
-            "differences_at": list(self.differences),
+            "differences_at": self.differences,
             "shares": self.shares,
         }
 
@@ -219,7 +233,7 @@ class SpeedupReport:
         }
 
     def tables(self) -> Group:
-        parts: list[RenderableType] = []
+        parts: list[RenderableType] = [f"{heading(self.machine, self.model)}\n"]
         for kind, answers in dict.fromkeys((row.kind, row.answers) for row in self.rows):
             rows = [row for row in self.rows if (row.kind, row.answers) == (kind, answers)]
             sampled = ", sampled" if rows[0].is_sampled else ""
@@ -365,26 +379,14 @@ def _rows(
     curve: CostCurve,
 ) -> Iterator[SpeedupRow]:
     for (kind, forced, index), pairs in lanes.items():
-        # Sampled answers depend on the engine's own draws: compare them with its plain answers.
         compared = 0 if pairs[0].task.sampling.greedy else 1
-        others = lanes.get((kind, forced, compared))
-        same, differences = None, []
-        if not forced and index > compared and others is not None:
-            both = [
-                (own.completion.tokens, their.completion.tokens)
-                for own, their in zip(pairs, others, strict=False)
-            ]
-            differences = [common_prefix_length(*two) for two in both if two[0] != two[1]]
-            same = len(both) - len(differences)
         yield SpeedupRow(
             kind,
             FORCED if forced else OWN,
             str(contestants[index]),
             pairs,
             curve,
-            same,
-            differences,
-            str(contestants[compared]) if same is not None else "",
+            "" if forced or index <= compared else str(contestants[compared]),
             _shares(engine, pairs),
         )
 
