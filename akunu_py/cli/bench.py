@@ -69,11 +69,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
 def measure(
     settings: CostSettings | SpeedupSettings | ReplaySettings,
 ) -> "CostReport | SpeedupReport | ReplayReport":
-    """Measures or replays.
-
-    Raises:
-        AkunuError: if that is not possible, or a file holds no samples.
-    """
+    """Measures or replays; errors as from `run`."""
     match settings:
         case CostSettings():
             return _measure_cost(settings)
@@ -107,7 +103,6 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
 
 
 def _measure_speedup(settings: SpeedupSettings) -> "SpeedupReport":
-    """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
     samples = make_workloads(settings.prompts, settings.workloads)
@@ -160,7 +155,6 @@ def _replay(settings: ReplaySettings) -> ReplayReport:
 
 
 def _policies(settings: SpeedupSettings | ReplaySettings) -> list[tuple[str, int | None]]:
-    """Every drafter with every number of draft tokens."""
     drafters = settings.drafters
     if EVERY in drafters:
         drafters = tuple(name for name in BENCH_DRAFTERS if name != "none")
@@ -168,7 +162,6 @@ def _policies(settings: SpeedupSettings | ReplaySettings) -> list[tuple[str, int
 
 
 def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
-    """The requests in the files, by the names of the files."""
     samples = [
         sample
         for file in settings.files

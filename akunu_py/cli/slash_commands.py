@@ -11,9 +11,10 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Final
 
-from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.conversation_file import (
+from akunu_py.cli.conversation import (
+    Conversation,
     SavedConversation,
+    Turn,
     load_conversation,
     save_conversation,
 )
@@ -55,10 +56,8 @@ class LeaveChatError(Exception):
 class SlashCommand:
     """A command of the conversation.
 
-    Attributes:
-        arguments: what may follow the name, in the notation of `/help`.
-        run: raises `UnreadableWordError` if it cannot read the words after the name.
-        choices: words that may follow, for completion.
+    `arguments` shows what may follow the name, `choices` complete it; `run` raises
+    `UnreadableWordError` if it cannot read the words.
     """
 
     name: str
@@ -167,7 +166,6 @@ def _sampler(conversation: Conversation, rest: str) -> Reply:
 
 
 def _option_command(name: str) -> "SlashCommand":
-    """A command that sets an option of the answer, as the command line does, and shows all."""
     option = _OPTIONS[name]
 
     def run(conversation: Conversation, rest: str) -> Reply:
