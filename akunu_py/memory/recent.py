@@ -28,11 +28,7 @@ _END: Final = FIRST_BOUNDARY + (1 << 30)
 
 
 class RecentTexts:
-    """The texts of the requests that have ended; those of one user, who may see them all.
-
-    Attributes:
-        version: changes whenever the texts do.
-    """
+    """The texts of the requests that have ended; those of one user, who may see them all."""
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         self.version = 0

@@ -77,7 +77,6 @@ def order_of(tokens: Tokens) -> Tokens:
 
 
 def _largest(tokens: Tokens) -> int:
-    """The largest id; 0 if there is none."""
     return int(tokens[tokens != END].max(initial=0))
 
 
@@ -93,16 +92,8 @@ def _ranks(
 
 
 def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
-    """Sorts tokens, at most `MAX_TOKENS`, and writes a file in one step; returns its bytes.
-
-    Args:
-        path: of the new file, which only the user may read.
-        fingerprint: of the tokenizer, 32 bytes.
-        tokens: as `joined_documents` makes them.
-
-    Raises:
-        OSError: if it cannot be written; there is no file then.
-    """
+    """Sorts tokens, at most `MAX_TOKENS`, and writes a file in one step, which only the user may
+    read; returns its bytes. The fingerprint, of the tokenizer, has 32."""
     arrays = np.concatenate([tokens, order_of(tokens)]).astype("<u4").tobytes()
     head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), _largest(tokens), 0)[:-4]
     with replacement(path) as file:
@@ -120,12 +111,8 @@ def _checksum(head: bytes, arrays: bytes | memoryview) -> int:
 
 
 class Segment:
-    """A file that is open.
-
-    Attributes:
-        fingerprint: of the tokenizer that its tokens are of.
-        largest: the largest id.
-        tokens: all of them; each document ends with an `END`.
+    """A file that is open: its tokens, in which each document ends with an `END`, the `largest` id,
+    and the fingerprint of their tokenizer.
 
     Raises:
         DamagedSegmentError: if it is no segment, or not as it was written.

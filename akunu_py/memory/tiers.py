@@ -36,7 +36,6 @@ class Place(NamedTuple):
 
     @property
     def token(self) -> int:
-        """The token that follows."""
         return self.tokens[self.at]
 
 
@@ -63,7 +62,6 @@ class ProjectTexts:
         self.segments = segments
 
     def nearest(self, context: Sequence[int]) -> list[Place]:
-        """See `Texts`."""
         places = [
             Place(segment.tokens, at, length)
             for segment in self.segments
@@ -80,15 +78,8 @@ class Recall:
     The shares of tokens among the longest matches are blended with those among all shorter ones,
     as PPM does (Cleary and Witten 1984): so one place is believed if shorter contexts agree.
 
-    Args:
-        places: 1 or more, those with longer matches first.
-        tier: the number of the tier, for `recall_evidence`.
-
-    Attributes:
-        length: of the longest match.
-        token: the token with the largest share; None if documents end at most places.
-        share: its share, from 0 to 1.
-        shares: those of all tokens that follow a place; together at most 1.
+    There is a place or more, those with longer matches first. `token` has the largest of the
+    `shares`, which are together at most 1; it is None if documents end at most places.
     """
 
     def __init__(self, places: Sequence[Place], tier: int) -> None:
@@ -112,7 +103,6 @@ class Recall:
 
     @property
     def evidence(self) -> int:
-        """The evidence of the token, as `drafting/evidence.py` counts it."""
         return recall_evidence(self.length, self.share, self._tier)
 
     def after(self, token: int) -> Recall | None:

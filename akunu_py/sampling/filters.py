@@ -41,7 +41,6 @@ def filtered(
 
     Args:
         logits: `[rows, vocabulary]`.
-        sampling: what the request asked for.
         exclude: XTC at these positions, if the request has it.
 
     Returns:
@@ -127,12 +126,9 @@ class InfillFilter:
 
     It looks at the few tokens that top-k and top-p left. If the end tokens are likely enough, it
     keeps only these. Otherwise tokens whose texts begin alike count as one, unlikely ones are
-    dropped, and if none is left the answer ends.
+    dropped, and if none is left the answer ends with the first end token. `text_of` returns the
+    bytes of a token, empty for special ones.
     Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
-
-    Args:
-        end_tokens: ids that end the answer; the first is used if no other token is left.
-        text_of: returns the bytes of a token's text, empty for special tokens.
     """
 
     def __init__(self, end_tokens: Sequence[int], text_of: Callable[[int], bytes]) -> None:
@@ -159,7 +155,6 @@ class InfillFilter:
         return mx.put_along_axis(nothing, mx.array(slots), mx.array(chosen), axis=-1)
 
     def left_of(self, candidates: dict[int, float]) -> dict[int, float]:
-        """The tokens that the sampler leaves, with their probabilities, normalised."""
         ordered = sorted(candidates.items(), key=lambda pair: (-pair[1], pair[0]))
         shares = _normalised({token: value for token, value in ordered if value > 0})
         ends = {token: value for token, value in shares.items() if token in self._end_tokens}

@@ -24,9 +24,8 @@ Unicode leaves to programs."""
 class Tokenizer:
     """The tokenizer of a loaded model; any thread may use it.
 
-    Args:
-        wrapped: what `mlx_lm.utils.load_tokenizer` returned.
-        template_args: variables for the chat template; those of a request replace them.
+    `wrapped` is what `mlx_lm.utils.load_tokenizer` returned. The `template_args` are variables for
+    the chat template; those of a request replace them.
     """
 
     def __init__(self, wrapped: Any, template_args: Mapping[str, Any] | None = None) -> None:
@@ -38,7 +37,6 @@ class Tokenizer:
 
     @property
     def template(self) -> str:
-        """The source of the chat template; empty if it has none in Jinja."""
         source = self.wrapped.chat_template
         return source if isinstance(source, str) else ""
 
@@ -76,10 +74,8 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a prompt, with the model's opening token unless the text starts with it.
 
-        Args:
-            text: any text; spelled-out special tokens count as such.
-            special_tokens: False encodes only the text, as a continuation.
-            most: how many ids there is room for; None for any number.
+        Special tokens that are spelled out count as such. Without `special_tokens` it is only the
+        text, as a continuation. There is room for `most` ids.
 
         Raises:
             ContextOverflowError: if the text is far too long for `most`, whatever its ids are. It
@@ -137,16 +133,13 @@ class Tokenizer:
         return rendered.replace(_CUT, "")
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some ids, special tokens spelled out."""
         return str(self.wrapped.decode(list(tokens)))
 
     def detokenizer(self, prompt: Sequence[int]) -> Detokenizer | WholeTextDetokenizer:
-        """A new detokenizer for the answer to `prompt`."""
         rust = getattr(self.wrapped, "backend_tokenizer", None)
         return WholeTextDetokenizer(self.decode) if rust is None else Detokenizer(rust, prompt)
 
     def token_id(self, token: str) -> int | None:
-        """The id of one vocabulary entry, or None if the model has no such entry."""
         return self._vocabulary.get(token)
 
     def render_chat(
@@ -163,11 +156,8 @@ class Tokenizer:
         Control tokens that are spelled out in a message or a tool are text: only the template can
         end a turn. In the assistant's messages they are what the model wrote.
 
-        Args:
-            messages: dictionaries with `role` and `content`.
-            open_answer: whether to end where the assistant's answer begins.
-            tools: that it may call, in OpenAI's form; for templates that know them.
-            settings: further variables of the template, such as `enable_thinking`.
+        `open_answer` ends it where the assistant's answer begins; `tools` are in OpenAI's form;
+        `settings` are further variables of the template, such as `enable_thinking`.
 
         Raises:
             InvalidRequestError: if the model has no template, or it refuses these messages.
