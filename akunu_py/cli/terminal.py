@@ -285,10 +285,9 @@ class SlashCompleter(Completer):
             elif space and command.name == name:
                 if command.takes_file:
                     yield from self._paths.get_completions(Document(rest), event)
-                word = rest.rpartition(" ")[2]
                 for choice in command.choices:
-                    if choice.startswith(word):
-                        yield Completion(choice, -len(word))
+                    if choice.startswith(rest):
+                        yield Completion(choice, -len(rest))
 
 
 def open_history() -> History:
