@@ -14,10 +14,9 @@ from typing import Final
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.files import LeftOut, git_root, is_utf8, read_source, source_files
-from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
-from akunu_py.memory.tiers import MemoryTier, ProjectTexts
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts, RecentTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""

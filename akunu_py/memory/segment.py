@@ -146,21 +146,21 @@ class Segment:
             the token that follows.
         """
         recent = list(context[: -DEPTH - 1 : -1])
-        order, agreement = self._order, self._agreement
+        tokens, order = self.tokens, self._order
         at, size = self._position(recent), len(order)
-        before = agreement(order[at - 1], recent) if at else 0
-        after = agreement(order[at], recent) if at < size else 0
+        before = agreement(tokens, order[at - 1], recent) if at else 0
+        after = agreement(tokens, order[at], recent) if at < size else 0
         below, above = at - 1, at
         found: list[tuple[int, int]] = []
         while len(found) < most and (before or after):
             if after >= before:
                 found.append((after, order[above]))
                 above += 1
-                after = agreement(order[above], recent) if above < size else 0
+                after = agreement(tokens, order[above], recent) if above < size else 0
             else:
                 found.append((before, order[below]))
                 below -= 1
-                before = agreement(order[below], recent) if below >= 0 else 0
+                before = agreement(tokens, order[below], recent) if below >= 0 else 0
         return found
 
     def _position(self, recent: Sequence[int]) -> int:
@@ -184,12 +184,13 @@ class Segment:
                 high = middle
         return low
 
-    def _agreement(self, place: int, recent: Sequence[int]) -> int:
-        """How many tokens before a place agree with recent ones, the last token first."""
-        tokens, length = self.tokens, 0
-        for token in recent if place >= len(recent) else recent[:place]:
-            place -= 1
-            if tokens[place] != token:
-                break
-            length += 1
-        return length
+
+def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
+    """How many tokens before a place agree with recent ones, the last token first."""
+    length = 0
+    for token in recent if place >= len(recent) else recent[:place]:
+        place -= 1
+        if tokens[place] != token:
+            break
+        length += 1
+    return length

@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.evidence import recall_evidence
-from akunu_py.memory.segment import DEPTH, Segment
+from akunu_py.drafting.occurrences import Occurrences, key_of_four
+from akunu_py.memory.segment import DEPTH, Segment, agreement
 from akunu_py.tokens import FIRST_BOUNDARY
 
 PLACES: Final = 16
@@ -22,6 +23,18 @@ ENOUGH: Final = 3
 
 MAX_CARRIED: Final = 64
 """After more new tokens than this, places are searched again."""
+
+MAX_RECENT_TOKENS: Final = 1 << 17
+"""Of all texts together; a token takes about 130 bytes."""
+
+MAX_TEXTS: Final = 32
+"""Each is looked up in every round that is drafted for."""
+
+_LEAST_TOKENS: Final = 32
+"""Of a text that is worth keeping."""
+_SAMPLES: Final = 16
+_END: Final = FIRST_BOUNDARY + (1 << 30)
+"""Closes a text; no boundary of references is that large."""
 
 _SHORTER: Final = 2.0
 """What a shorter context says counts as much as this many places of the longer one."""
@@ -70,6 +83,60 @@ class ProjectTexts:
         if len(self.segments) > 1:
             places.sort(key=lambda place: -place.length)
         return places[:PLACES]
+
+
+class RecentTexts:
+    """The prompts and answers of the requests that have ended; those of one user, who may see them
+    all. Nothing is written anywhere.
+
+    A text is kept with the index that its own drafter made of it, so keeping it takes no time. The
+    texts that were kept first go first.
+    """
+
+    def __init__(self, max_tokens: int = MAX_RECENT_TOKENS) -> None:
+        self.version = 0
+        self._max_tokens = max_tokens
+        self._texts: list[Occurrences] = []  # the latest first
+
+    def __len__(self) -> int:
+        return sum(len(text.tokens) for text in self._texts)
+
+    def keep(self, text: Occurrences) -> None:
+        """Keeps a text in place of those that are part of it; drops the oldest if they are too
+        many. Nobody changes the text until `take_back` was called."""
+        size = len(text.tokens)
+        if not _LEAST_TOKENS <= size < self._max_tokens or any(text is one for one in self._texts):
+            return
+        self.version += 1
+        if text.tokens[-1] != _END:
+            text.append(_END)
+        others = [kept for kept in self._texts if not _holds(text, kept.tokens)]
+        self._texts, room = [text], self._max_tokens - len(text.tokens)
+        for kept in others[: MAX_TEXTS - 1]:
+            room -= len(kept.tokens)
+            if room >= 0:
+                self._texts.append(kept)
+
+    def take_back(self, text: Occurrences) -> None:
+        """Drops a text, which may not have been kept."""
+        self.version += 1
+        self._texts = [kept for kept in self._texts if kept is not text]
+
+    def nearest(self, context: Sequence[int]) -> list[Place]:
+        """The latest places after four or more tokens that a context ends with; the longest match
+        first, and of these the latest text."""
+        if not self._texts or len(context) < 4:
+            return []
+        key, recent = key_of_four(*context[-4:]), context[: -DEPTH - 1 : -1]
+        found: list[Place] = []
+        for text in self._texts:
+            latest = text.latest_four.get(key)
+            for at in text.after_four(latest) if latest else ():
+                length = agreement(text.tokens, at, recent)
+                if length >= 4:
+                    found.append(Place(text.tokens, at, length))
+        found.sort(key=lambda place: -place.length)
+        return found[:PLACES]
 
 
 class Recall:
@@ -158,3 +225,12 @@ class MemoryTier:
         if recall is None or not recall.carries or not recall.fits(tokens):
             return None
         return recall
+
+
+def _holds(text: Occurrences, part: Sequence[int]) -> bool:
+    """Whether a text seems to hold another one, by some places of it."""
+    stride = max(1, (len(part) - 4) // _SAMPLES)
+    return all(
+        key_of_four(*part[at : at + 4]) in text.latest_four
+        for at in range(0, len(part) - 4, stride)
+    )
