@@ -91,7 +91,8 @@ class MlxLm:
 
 def _mlx_lm_sampler(task: Task) -> Callable[[mx.array], mx.array] | None:
     if task.forced:
-        return ForcedMlxLmSampler(task.reference)
+        left = iter(task.reference)
+        return lambda logprobs: _in_place_of(mx.argmax(logprobs, axis=-1), [next(left, 0)])
     if task.sampling.greedy:
         return None
     mx.random.seed(task.sampling.seed or 0)
@@ -136,16 +137,6 @@ class ForcedSampler(Sampler):
     def choose(self, logits: mx.array, position: int) -> mx.array:
         wanted = self._tokens[position : position + logits.shape[0]]
         return _in_place_of(super().choose(logits, position), wanted)
-
-
-class ForcedMlxLmSampler:
-    """The same for mlx-lm, whose samplers know no position."""
-
-    def __init__(self, reference: Sequence[int]) -> None:
-        self._left = iter(reference)
-
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        return _in_place_of(mx.argmax(logprobs, axis=-1), [next(self._left, 0)])
 
 
 def _in_place_of(chosen: mx.array, wanted: Sequence[int]) -> mx.array:

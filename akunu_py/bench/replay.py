@@ -19,6 +19,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import Planner
 from akunu_py.round import Round
+from akunu_py.tokens import common_prefix_length
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
 """Every forward costs the same, so the speedup is the number of tokens per forward."""
@@ -148,11 +149,8 @@ class KnownAnswer:
 
     def read(self, pending: _PendingRound) -> Round:
         draft, position = pending.draft, pending.context - self._start
-        accepted = 0
-        for drafted, token in zip(draft.tokens, self._answer[position:], strict=False):
-            if drafted != token:
-                break
-            accepted += 1
+        answer = self._answer[position : position + len(draft)]
+        accepted = common_prefix_length(draft.tokens, answer)
         tokens = tuple(self._answer[position : position + accepted + 1])
         shape = RoundShape(len(draft), pending.context, pending.pipelined)
         return Round(
