@@ -39,13 +39,9 @@ def filtered(
     is what mlx-lm keeps, which applies the top-k last. XTC needs all tokens, because less likely
     ones take the places of those that it excludes.
 
-    Args:
-        logits: `[rows, vocabulary]`.
-        exclude: XTC at these positions, if the request has it.
-
-    Returns:
-        Log-probabilities, float32, those that were filtered out at minus infinity, and the ids that
-        they belong to: both `[rows, candidates]`, or no ids if all tokens are candidates.
+    Of logits `[rows, vocabulary]`, returns log-probabilities, float32, those that were filtered out
+    at minus infinity, and the ids that they belong to: both `[rows, candidates]`, or no ids if all
+    tokens are candidates. `exclude` is XTC at these positions, if the request has it.
     """
     logits = logits.astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -78,11 +74,8 @@ def sorts_in_numpy(sampling: Sampling) -> bool:
 
 
 def keep_top_p(scores: mx.array, ordered: mx.array, top_p: float) -> mx.array:
-    """Drops the tokens before which more likely ones have a probability of `top_p` together.
-
-    mlx-lm's rule, for log-probabilities `[rows, candidates]` of all tokens or of the most likely
-    ones; `ordered` has the same, sorted, the most likely last.
-    """
+    """Drops the tokens before which more likely ones have a probability of `top_p` together, as
+    mlx-lm does; `ordered` has the log-probabilities `scores`, sorted, the most likely last."""
     mass_above = mx.cumsum(mx.exp(ordered), axis=-1, reverse=True, inclusive=False)
     num_dropped = (mass_above >= top_p).sum(axis=-1, keepdims=True)
     least = mx.take_along_axis(ordered, num_dropped, axis=-1)

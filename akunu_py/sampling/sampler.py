@@ -114,7 +114,7 @@ class Sampler:
         return mx.log(self.distributions(logits, position))
 
     def uniforms(self, position: int) -> tuple[float, float]:
-        """The random numbers that accept or replace a draft token at `position`."""
+        """Those that accept or replace a draft token at `position`."""
         return (
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
