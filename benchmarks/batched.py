@@ -20,8 +20,7 @@ from typing import Any, Final
 
 import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
-from akunu_py.bench.measurement import Spread, describe_machine, machine_line
-from akunu_py.bench.plots import new_figure
+from akunu_py.bench.measurement import Spread, describe_machine, machine_line, new_figure
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads

@@ -18,7 +18,7 @@ import mlx.core as mx
 
 import akunu_py
 from akunu_py.bench.curve_sources import published_curves
-from akunu_py.bench.identity import KINDS, Prompt, first_difference, make_prompts
+from akunu_py.bench.device_report import KINDS, Prompt, make_prompts
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.engine import Engine
 from akunu_py.model.target_model import TargetModel
@@ -74,7 +74,7 @@ class Comparison:
         speculation.block_rows = rows or speculation.block_rows
         for prompt in self._prompts:
             expected, found = (self._answer(prompt, one) for one in (plain, drafted))
-            different += first_difference(expected.token_ids, found.token_ids) is not None
+            different += expected.token_ids != found.token_ids
             assert found.stats is not None
             stats.include(found.stats)
         return {

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 import akunu_py
-from akunu_py.bench.identity import (
+from akunu_py.bench.device_report import (
     KINDS,
     Difference,
     Prompt,

@@ -111,9 +111,7 @@ def main() -> None:
         name = words[place + 1]
         del words[place : place + 2]
     draws = "--draw" in words
-    report = measure(
-        parse(["bench", *(word for word in words if word != "--draw")]).settings
-    ).report
+    report = measure(parse(["bench", *(word for word in words if word != "--draw")]).settings)
     assert isinstance(report, CostReport | SpeedupReport)
     if draws:
         report.draw(RESULTS / f"{name}.svg")

@@ -19,7 +19,8 @@ from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
 from akunu_py.server.conversation import ChatJob, Tools
-from akunu_py.text.answer_parser import Part, ToolCall
+from akunu_py.text.answer_parser import Part
+from akunu_py.text.call_reader import ToolCall
 from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model
 
 NAME = "call_it"

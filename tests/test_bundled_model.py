@@ -4,7 +4,7 @@ import pytest
 from mlx_lm import load as load_with_mlx_lm
 
 import akunu_py
-from akunu_py.bench.identity import Prompt, find_differences, make_prompts, mlx_lm_answer
+from akunu_py.bench.device_report import Prompt, find_differences, make_prompts, mlx_lm_answer
 from akunu_py.cli.terminal import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model.files import bundled_model
@@ -76,7 +76,7 @@ def test_a_second_turn_computes_only_what_is_new(ember: Engine) -> None:
     transcript = ChatTranscript(ember.tokenizer)
     prompt = transcript.prompt_for("Rename `x` to `y` in:\n```python\nx = 1\n```")
     first = ember.generate(prompt, Options(48))
-    transcript.add_turn("Rename ...", prompt, first.text, first.token_ids)
+    transcript = transcript.after_turn("Rename ...", prompt, first.text, first.token_ids)
     following = transcript.prompt_for("Thanks.")
     second = ember.generate(following, Options(4))
     new = len(following) - len(prompt) - len(first.token_ids)
@@ -96,7 +96,7 @@ def test_it_answers_the_greetings_requests_right(ember: Engine) -> None:
         assert answer.text.startswith(start)
         alone = ember.generate(ChatTranscript(ember.tokenizer).prompt_for(example), Options(64))
         assert alone.text.startswith(start)
-        transcript.add_turn(example, prompt, answer.text, answer.token_ids)
+        transcript = transcript.after_turn(example, prompt, answer.text, answer.token_ids)
 
 
 def test_it_fills_gaps_and_ends_by_itself(ember: Engine) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
 
 import mlx.core as mx
 from mlx_lm import stream_generate
@@ -40,40 +39,22 @@ class Task:
 
     @property
     def reference(self) -> list[int]:
-        """The tokens of a forced completion."""
         return list(self.case.reference[: self.max_tokens])
 
     @property
     def limit(self) -> int:
-        """The most tokens to generate."""
         return len(self.reference) if self.forced else self.max_tokens
 
 
 @dataclass(frozen=True)
 class TimedCompletion:
-    """The answer to a task, and how long its decoding took.
-
-    Attributes:
-        tokens: the ids, without end tokens.
-        seconds_per_token: decoding time per token, including the conversion to text.
-        stats: this engine's sums; None for mlx-lm.
-        rounds: this engine's rounds, to predict from; empty for mlx-lm.
-    """
+    """The answer to a task, without end tokens, and the seconds per token, conversion to text
+    included. mlx-lm's has no `stats` and no `rounds`."""
 
     tokens: list[int]
     seconds_per_token: float
     stats: Stats | None = None
     rounds: ReplayResult = field(default_factory=ReplayResult)
-
-
-class Contestant(Protocol):
-    """A way to answer."""
-
-    def __str__(self) -> str:
-        """Its name in tables."""
-
-    def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
-        """Answers a task with the engine's model; None if there was nothing to time."""
 
 
 class MlxLm:
@@ -83,7 +64,7 @@ class MlxLm:
         return "mlx-lm"
 
     def complete(self, engine: Engine, task: Task) -> TimedCompletion | None:
-        """Timed from the first token on: mlx-lm counts its time as part of the prompt's."""
+        """None for a single token: mlx-lm counts the first token's time as part of the prompt's."""
         tokens: list[int] = []
         begun = now = 0.0
         kv = engine.model.kv_quantization
@@ -110,7 +91,8 @@ class MlxLm:
 
 def _mlx_lm_sampler(task: Task) -> Callable[[mx.array], mx.array] | None:
     if task.forced:
-        return ForcedMlxLmSampler(task.reference)
+        left = iter(task.reference)
+        return lambda logprobs: _in_place_of(mx.argmax(logprobs, axis=-1), [next(left, 0)])
     if task.sampling.greedy:
         return None
     mx.random.seed(task.sampling.seed or 0)
@@ -142,6 +124,9 @@ class Akunu(Policy):
         return TimedCompletion(tokens, stats.decode_s / result.emitted, stats, result)
 
 
+Contestant = MlxLm | Akunu
+
+
 class ForcedSampler(Sampler):
     """Chooses the tokens of a reference by their position, whatever the logits are."""
 
@@ -150,19 +135,8 @@ class ForcedSampler(Sampler):
         self._tokens = [*prompt, *reference]
 
     def choose(self, logits: mx.array, position: int) -> mx.array:
-        """The reference's tokens from `position` on, lazy: they wait for the logits."""
         wanted = self._tokens[position : position + logits.shape[0]]
         return _in_place_of(super().choose(logits, position), wanted)
-
-
-class ForcedMlxLmSampler:
-    """An mlx-lm sampler that returns the tokens of a reference one after another."""
-
-    def __init__(self, reference: Sequence[int]) -> None:
-        self._left = iter(reference)
-
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        return _in_place_of(mx.argmax(logprobs, axis=-1), [next(self._left, 0)])
 
 
 def _in_place_of(chosen: mx.array, wanted: Sequence[int]) -> mx.array:

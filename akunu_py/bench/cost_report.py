@@ -1,7 +1,4 @@
-"""`bench cost`: what forward passes of a model cost here, and when drafts pay.
-
-A measured curve comes in; a report goes out as tables, JSON or a picture.
-"""
+"""`bench cost`: what forward passes of a model cost here, and when drafts pay."""
 
 from __future__ import annotations
 
@@ -12,8 +9,13 @@ from typing import Any, Final
 
 from rich.console import Group
 
-from akunu_py.bench.measurement import figures_table, markdown_table
-from akunu_py.bench.plots import new_figure, title_of
+from akunu_py.bench.measurement import (
+    figures_table,
+    heading,
+    markdown_table,
+    new_figure,
+    title_of,
+)
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
     Payoff,
@@ -50,16 +52,14 @@ class CostReport:
 
     @property
     def lengths(self) -> list[int]:
-        """The values of num_draft_tokens in the report: none beyond what was measured."""
+        """None beyond what was measured."""
         return [length for length in DRAFT_LENGTHS if length < self.curve.longest]
 
     @property
     def payoff(self) -> Payoff:
-        """Whether drafting pays."""
         return assess(self.curve, self.context, max(self.lengths, default=1))
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `bench cost --json` prints."""
         alone = {} if self.alone is None else {"alone": self.alone.as_json()}
         return alone | {
             "machine": self.machine,
@@ -88,27 +88,27 @@ class CostReport:
         }
 
     def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
-        """The predicted speedup of rounds with this many draft tokens."""
         return predicted_speedup(self.curve, num_draft_tokens, acceptance, self.context)
 
     def tables(self) -> Group:
-        """The costs, the thresholds and the theory, to be printed by rich."""
-        alone = [] if self.alone is None else ["\nOne rank alone, with the whole model:"]
+        alone: list[str] = []
+        if self.alone is not None:
+            alone = ["\nOne rank alone, with the whole model:", *curve_lines(self.alone)]
         return Group(
+            f"{heading(self.machine, self.model)}\n",
             "Milliseconds per forward pass over M tokens, by tokens of context",
             figures_table(*self.costs(), first="right"),
             *self.padding(),
             *alone,
-            *(curve_lines(self.alone) if self.alone else ()),
             f"\n{self._about_thresholds}",
             figures_table(*self._thresholds(), first="right"),
             f"\nRollback: {self.model['after_rejection']}",
             "\nTheory: accepted tokens per round of D draft tokens, E = sum k a^k (1 - a) + D a^D",
             figures_table(*_theory(), first="right"),
+            f"\n{self.payoff}",
         )
 
     def markdown(self) -> list[str]:
-        """The costs and the thresholds, as parts of a Markdown report."""
         return [
             "Milliseconds per forward pass over M tokens, by tokens of context:",
             markdown_table(*self.costs()),
@@ -119,7 +119,6 @@ class CostReport:
         ]
 
     def costs(self) -> _Cells:
-        """The table of costs."""
         contexts = [level.context for level in self.curve.levels]
         steps = [self.curve.decode_s(context) for context in contexts]
         rows = [("1, pipelined", *(f"{1e3 * step:.2f}" for step in steps), "1.00")]
@@ -130,7 +129,6 @@ class CostReport:
         return ("M", *(f"{context:,}" for context in contexts), "of a step"), rows
 
     def padding(self) -> list[str]:
-        """One line on the drafted rounds that are padded, if there are any."""
         if not self.curve.is_padded:
             return []
         padding, spans = self.curve.padding, []
@@ -156,7 +154,6 @@ class CostReport:
         return ("num_draft_tokens", "break-even", *(f"at {a:.0%}" for a in ACCEPTANCES)), rows
 
     def draw(self, path: Path) -> None:
-        """Draws the costs over the number of tokens, and break-even over num_draft_tokens."""
         figure = new_figure((10, 4.2), title_of(self.model, self.machine))
         costs, thresholds = figure.subplots(1, 2)
         sizes = range(1, self.curve.longest + 1)

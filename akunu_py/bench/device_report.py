@@ -7,23 +7,18 @@ answers.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from random import Random
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, cast
+
+import mlx.core as mx
+from mlx_lm import stream_generate
 
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.identity import (
-    KINDS,
-    Difference,
-    Prompt,
-    find_differences,
-    identity_table,
-    make_prompts,
-    mlx_lm_answer,
-)
-from akunu_py.bench.measurement import Progress, heading
+from akunu_py.bench.measurement import Progress, heading, markdown_table
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import (
     FORCED,
@@ -36,6 +31,7 @@ from akunu_py.bench.workloads import make_workloads
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.package import __version__
+from akunu_py.tokens import common_prefix_length
 
 CONTEXTS: Final = (128, 1024, 4096, 16384)
 """Context lengths at which the report has costs, as far as model and memory allow."""
@@ -52,6 +48,94 @@ _SPEEDUP_TOKENS: Final = range(32, 129)
 _WORKLOADS: Final = ("edit", "structure", "question")
 _REQUESTS: Final = 2  # of each workload
 _TURNS: Final = 2  # of each request
+
+
+KINDS: Final = ("edit", "fill-in", "novel", "random")
+"""Kinds of prompts: three of `workloads.py`, and drawn tokens."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as token ids, and its kind."""
+
+    kind: str
+    tokens: list[int]
+
+
+def make_prompts(engine: Engine, count: int, max_tokens: int) -> list[Prompt]:
+    """`count` prompts of each kind, with room for an answer in the engine's context; the same on
+    every run of one Python version."""
+    room, vocabulary = engine.context_limit - max_tokens, range(engine.model.vocabulary_size)
+    sets = encode_samples(engine.tokenizer, make_workloads(count, KINDS[:-1]))
+    prompts = [
+        Prompt(kind, list(case.prompt)[-room:]) for kind, cases in sets.items() for case in cases
+    ]
+    draw = Random(0)
+    drawn = (draw.choices(vocabulary, k=draw.randrange(1, 120)) for _ in range(count))
+    return [*prompts, *(Prompt(KINDS[-1], tokens[-room:]) for tokens in drawn)]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first position at which an answer differs from the one without drafts.
+
+    The gap between the two best logits there distinguishes a near-tie, which another kernel for
+    another number of rows decides otherwise, from an error.
+    """
+
+    prompt: int
+    kind: str
+    answers: str
+    position: int
+    top_2_gap: float
+
+
+def mlx_lm_answer(engine: Engine, prompt: list[int], max_tokens: int) -> list[int]:
+    """What mlx-lm's own loop generates greedily, without end tokens."""
+    responses = stream_generate(
+        engine.model.original, engine.tokenizer.wrapped, prompt, max_tokens=max_tokens
+    )
+    tokens = [response.token for response in responses]
+    return tokens[:-1] if tokens[-1] in engine.tokenizer.end_tokens else tokens
+
+
+def _top_2_gap(engine: Engine, tokens: list[int]) -> float:
+    """By a single-token forward."""
+    cache = engine.model.make_cache(len(tokens))
+    engine.model.prefill(tokens[:-1], cache)
+    logits = engine.model.forward(mx.array(tokens[-1:]), cache)[0].astype(mx.float32)
+    best = mx.sort(logits)[-2:]
+    return cast(float, (best[1] - best[0]).item())
+
+
+def find_differences(
+    engine: Engine, index: int, prompt: Prompt, plain: list[int], others: Mapping[str, list[int]]
+) -> list[Difference]:
+    """Where other answers to a prompt, by their names, begin to differ from the plain one."""
+    found = []
+    for name, answer in others.items():
+        if answer != plain:
+            position = common_prefix_length(plain, answer)
+            gap = _top_2_gap(engine, [*prompt.tokens, *plain[:position]])
+            found.append(Difference(index, prompt.kind, name, position, gap))
+    return found
+
+
+def identity_table(
+    prompts: Sequence[Prompt], differences: Sequence[Difference], others: Sequence[str]
+) -> str:
+    """How many answers differ from plain decoding's by kind of prompt, one row for each way."""
+    all_kinds = [prompt.kind for prompt in prompts]
+    kinds = list(dict.fromkeys(all_kinds))
+    rows = []
+    for other in others:
+        wrong = [found for found in differences if found.answers == other]
+        largest = f"{max(found.top_2_gap for found in wrong):.1e}" if wrong else "-"
+        by_kind = (sum(found.kind == kind for found in wrong) for kind in kinds)
+        rows.append([other, *by_kind, len(wrong), largest])
+    heads = [f"{kind} (of {all_kinds.count(kind)})" for kind in kinds]
+    total = f"all (of {len(all_kinds)})"
+    return markdown_table(["plain != ...", *heads, total, "largest top-2 gap"], rows)
 
 
 @dataclass(frozen=True)
@@ -75,10 +159,8 @@ class Identity:
 class DeviceReport:
     """All that was found; a part is missing if the run was interrupted before it.
 
-    Attributes:
-        load: how many processes wanted a core when it began, as a mean over a minute.
-        seconds: how long it took, without the costs.
-        complete: whether the run was not interrupted.
+    `load` is the mean number of processes that wanted a core when it began; `seconds` leaves out
+    the measurement of the costs.
     """
 
     cost: CostReport
@@ -89,7 +171,6 @@ class DeviceReport:
     complete: bool
 
     def as_json(self) -> dict[str, Any]:
-        """The content of the JSON file."""
         return {
             "akunu": __version__,
             "complete": self.complete,
@@ -102,11 +183,9 @@ class DeviceReport:
 
     @property
     def title(self) -> str:
-        """The heading of the Markdown file."""
         return f"akunu-py {__version__} on {self.cost.machine['chip']}"
 
     def markdown(self) -> list[str]:
-        """The parts of the Markdown file."""
         machine, model = self.cost.machine, self.cost.model
         parts = [
             f"{heading(machine, model)}; load {self.load:.1f}; "
@@ -130,11 +209,6 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
     Answers are as long as the time allows, from what a step costs. After an interrupt, the report
     has what was found so far.
-
-    Args:
-        engine: with the model, and its costs stored.
-        cost: what its forward passes cost.
-        progress: called often, with the answers done and all answers of a part.
     """
     begun, load = perf_counter(), os.getloadavg()[0]
     identity, complete = _check_identity(engine, cost, progress)
@@ -176,11 +250,7 @@ def _answer(engine: Engine, prompt: Prompt, options: Options) -> list[int]:
 
 
 def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> SpeedupReport:
-    """How fast mlx-lm, plain decoding and the default answer, by themselves and forced.
-
-    Raises:
-        KeyboardInterrupt: if the run is interrupted before there is a result.
-    """
+    """How fast mlx-lm, plain decoding and the default answer, by themselves and forced."""
     contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("auto")]
     samples = make_workloads(_REQUESTS, _WORKLOADS)
     answers = 2 * len(_WORKLOADS) * (1 + _REQUESTS * _TURNS) * len(contestants)

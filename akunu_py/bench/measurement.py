@@ -1,4 +1,4 @@
-"""What all reports share: the machine, medians with quartiles, tables, and files."""
+"""What all reports share: the machine, medians with quartiles, tables, pictures, and files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rich.table import Table
 
+from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
 from akunu_py.package import write_atomically
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from akunu_py.engine import Engine
 
 Progress = Callable[[int, int], None]
 """Called with the work done and the work in total, in requests."""
 
 _MIN_FOR_QUARTILES: Final = 4
+_PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and two bounds around it, the quartiles."""
+    """A median and the quartiles."""
 
     median: float
     low: float
@@ -48,12 +52,14 @@ class Spread:
 
 def describe_machine(backend: Backend) -> dict[str, Any]:
     """The machine and the libraries, as every recorded result begins."""
+    macos = platform.mac_ver()[0]
+    system = f"macOS {macos}" if macos else platform.system()
     return {
         "device": backend.device,
         "chip": _cpu_name() if backend.device == "cpu" else backend.chip,
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        "system": f"{_system()} {platform.machine()}",
+        "system": f"{system} {platform.machine()}",
         "blas": backend.blas,
         "blas_threads": backend.current_threads if backend.blas else None,
         "python": platform.python_version(),
@@ -110,17 +116,13 @@ def figures_table(
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table; every cell is converted to text as it is."""
+    """A Markdown table; cells are converted to text."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def write_report(stem: Path, title: str, parts: Iterable[str], found: Any = None) -> str:
-    """Writes `stem.md`, with a heading and some parts, and `stem.json`, if something is `found`.
-
-    Returns:
-        The Markdown.
-    """
+    """Writes `stem.md`, and `stem.json` if something is `found`; returns the Markdown."""
     text = "\n\n".join([f"# {title}", *(part.strip() for part in parts)]) + "\n"
     write_atomically(stem.with_name(f"{stem.name}.md"), text)
     if found is not None:
@@ -128,9 +130,41 @@ def write_report(stem: Path, title: str, parts: Iterable[str], found: Any = None
     return text
 
 
-def _system() -> str:
-    release = platform.mac_ver()[0]
-    return f"macOS {release}" if release else platform.system()
+def check_can_plot(path: Path) -> None:
+    """Checks before anything is measured that a picture can be drawn.
+
+    Raises:
+        InvalidRequestError: if matplotlib is missing or the name has another ending.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise InvalidRequestError(
+            "Plots need matplotlib, which is not installed: pip install 'akunu-py[plot]'."
+        ) from error
+    if path.suffix.lower() not in _PICTURES:
+        raise InvalidRequestError(
+            f"A plot cannot be written as {path.name}; end its name with .png, .svg or .pdf."
+        )
+    if not path.parent.is_dir():
+        raise InvalidRequestError(f"There is no folder {path.parent} to write a plot to.")
+
+
+def new_figure(inches: tuple[float, float], title: str = "") -> Figure:
+    """An empty figure, drawn without a screen."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  (only if a picture is requested)
+
+    figure = Figure(figsize=inches, layout="constrained")
+    figure.suptitle(title)
+    return figure
+
+
+def title_of(model: dict[str, Any], machine: dict[str, Any]) -> str:
+    """The model and the machine, short enough for a picture."""
+    return (
+        f"{model['name']}, {model['layout']} weights, on {machine['chip']} "
+        f"({machine['device']}, mlx {machine['mlx']})"
+    )
 
 
 def _cpu_name() -> str:

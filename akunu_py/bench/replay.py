@@ -19,6 +19,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import Planner
 from akunu_py.round import Round
+from akunu_py.tokens import common_prefix_length
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
 """Every forward costs the same, so the speedup is the number of tokens per forward."""
@@ -51,7 +52,6 @@ class RoundShape(NamedTuple):
     replayed: int = 0
 
     def seconds(self, curve: CostCurve) -> float:
-        """How long it takes at the costs of `curve`."""
         if self.pipelined:
             return curve.decode_s(self.context)
         return curve.verify_s(self.replayed + 1 + self.drafted, self.context)
@@ -90,22 +90,18 @@ class ReplayResult:
 
     @property
     def forwards(self) -> int:
-        """Forwards of the target, one for each round."""
         return self.rounds.total()
 
     @property
     def drafted(self) -> int:
-        """Drafted tokens that were verified."""
         return sum(shape.drafted * count for shape, count in self.rounds.items())
 
     @property
     def tokens_per_forward(self) -> float:
-        """Emitted tokens per forward; 1.0 is plain decoding."""
         return self.emitted / self.forwards if self.rounds else 1.0
 
     @property
     def acceptance(self) -> float:
-        """The share of drafted tokens that were accepted; 0.0 if none was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def predicted_speedup(self, curve: CostCurve) -> float:
@@ -123,32 +119,27 @@ class ReplayResult:
 class KnownAnswer:
     """A target of the decoding loop that reads an answer instead of computing it.
 
-    Its passes take as long as the curve says, and verify up to `limit` drafted tokens. If it
-    `replays`, it rolls back as a recurrent model does: to the beginning of the last forward.
+    Its passes take as long as the curve says, and verify up to `limit` drafted tokens.
     """
 
     can_pipeline = True
 
-    def __init__(
-        self, case: ReplayCase, curve: CostCurve, limit: int, *, replays: bool = False
-    ) -> None:
+    replayed = 0
+
+    def __init__(self, case: ReplayCase, curve: CostCurve, limit: int) -> None:
         self._answer = case.reference
         self._start = len(case.prompt) - 1
         self._curve = curve
         self._limit = limit
-        self._replays = replays
         self.length = self._start
-        self.replayed = 0
-        self._held = self._start  # the tokens in the cache before the last forward
 
     @property
     def room(self) -> int:
-        """Always enough for the rest of the answer."""
         return 1 + len(self._answer) + self._limit
 
     def draft_limit(self, tokens_wanted: int) -> int:
         """Does not depend on where the answer ends: tokens drafted beyond its end count too."""
-        return self._limit - self.replayed if tokens_wanted > 0 else 0
+        return self._limit if tokens_wanted > 0 else 0
 
     def submit(self, known: int, draft: Draft) -> _PendingRound:
         return self._submit(draft, pipelined=False)
@@ -158,13 +149,10 @@ class KnownAnswer:
 
     def read(self, pending: _PendingRound) -> Round:
         draft, position = pending.draft, pending.context - self._start
-        accepted = 0
-        for drafted, token in zip(draft.tokens, self._answer[position:], strict=False):
-            if drafted != token:
-                break
-            accepted += 1
+        answer = self._answer[position : position + len(draft)]
+        accepted = common_prefix_length(draft.tokens, answer)
         tokens = tuple(self._answer[position : position + accepted + 1])
-        shape = RoundShape(len(draft), pending.context, pending.pipelined, pending.replayed)
+        shape = RoundShape(len(draft), pending.context, pending.pipelined)
         return Round(
             tokens,
             draft,
@@ -172,22 +160,18 @@ class KnownAnswer:
             pending.context,
             pending.pipelined,
             shape.seconds(self._curve),
-            replayed=pending.replayed,
         )
 
     def rollback(self, length: int) -> None:
         self.length = length
-        self.replayed = length - self._held if self._replays else 0
 
     def note_pause(self, seconds: float) -> None:
         """The curve knows how long a round takes."""
 
     def _submit(self, draft: Draft, *, pipelined: bool) -> _PendingRound:
-        context, replayed = self.length, self.replayed
-        self._held = context - replayed
+        context = self.length
         self.length += 1 + len(draft)
-        self.replayed = 0
-        return _PendingRound(context, draft, pipelined, replayed)
+        return _PendingRound(context, draft, pipelined)
 
 
 @dataclass(slots=True)
@@ -195,7 +179,6 @@ class _PendingRound:
     context: int
     draft: Draft
     pipelined: bool
-    replayed: int
     step_gain: float = -inf
 
 
@@ -206,13 +189,8 @@ def replay_rounds(
     *,
     curve: CostCurve = UNIT_COSTS,
     limit: int = MAX_PLANNED_TOKENS,
-    replays: bool = False,
 ) -> Iterator[Round]:
-    """Replays one request, a round at a time, in the loop that the engine decodes with.
-
-    Rounds take as long as the curve says, and verify up to `limit` drafted tokens. `replays` is as
-    `KnownAnswer` has it.
-    """
+    """Replays one request, a round at a time, in the loop that the engine decodes with."""
     trimmer = DraftTrimmer(case.end_tokens)
     session = DraftSession(drafter, planner, trimmer, num_draft_tokens=limit)
     session.begin(case.prompt)
@@ -220,7 +198,7 @@ def replay_rounds(
         return
     known = case.prompt[-1] if case.prompt else 0
     limits = Limits(len(case.reference), frozenset())
-    yield from decode(KnownAnswer(case, curve, limit, replays=replays), session, known, limits)
+    yield from decode(KnownAnswer(case, curve, limit), session, known, limits)
 
 
 def replay(
@@ -230,13 +208,12 @@ def replay(
     *,
     curve: CostCurve = UNIT_COSTS,
     limit: int = MAX_PLANNED_TOKENS,
-    replays: bool = False,
 ) -> ReplayResult:
     """Replays requests with one planner, each with the drafter that `make` returns."""
     rounds = (
         done
         for case in cases
-        for done in replay_rounds(make(), case, planner, curve=curve, limit=limit, replays=replays)
+        for done in replay_rounds(make(), case, planner, curve=curve, limit=limit)
     )
     return ReplayResult.of(rounds)
 

@@ -11,9 +11,8 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from akunu_py.bench.curve_sources import NamedCurve
-from akunu_py.bench.measurement import Progress, figures_table
-from akunu_py.bench.plots import new_figure
+from akunu_py.bench.curve_sources import NamedCurve, about_lines
+from akunu_py.bench.measurement import Progress, figures_table, new_figure
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting import AUTO_DRAFTER, DRAFTERS
 from akunu_py.drafting.auto import AutoDrafter
@@ -69,12 +68,10 @@ class ReplayRow:
 
     @property
     def speedup(self) -> float:
-        """The predicted speedup over plain decoding in a pipelined loop."""
         return self.result.predicted_speedup(self.curve.curve)
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """The figures as text, the predicted speedup first."""
         result = self.result
         return (
             f"{self.speedup:.2f}x",
@@ -86,7 +83,6 @@ class ReplayRow:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The figures, rounded."""
         result = self.result
         return {
             "set": self.kind,
@@ -106,10 +102,7 @@ class ReplayRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """The results of replaying sets of requests, which the tokenizer of a model encoded.
-
-    The rows are in the order that `replay_policies` returns them in.
-    """
+    """The results of replaying sets of requests, which the tokenizer of a model encoded."""
 
     sets: Mapping[str, Sequence[ReplayCase]]
     curves: Sequence[NamedCurve]
@@ -117,7 +110,6 @@ class ReplayReport:
     tokenizer: str
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `bench replay --json` prints."""
         return {
             "note": "Nothing here was measured: speedups are predictions from cost curves.",
             "tokenizer": self.tokenizer,
@@ -134,7 +126,6 @@ class ReplayReport:
         }
 
     def tables(self) -> Group:
-        """One table for each set, to be printed by rich."""
         parts: list[RenderableType] = []
         for kind, cases in self.sets.items():
             tokens = sum(len(case.reference) for case in cases)
@@ -145,6 +136,10 @@ class ReplayReport:
                 self._table(kind),
                 "",
             ]
+        parts.append("Nothing here was measured: speedups are predicted from these costs:")
+        parts += (f"  {line}" for line in about_lines(self.curves))
+        if len(self.curves) > 1:
+            parts.append("--costs NAME takes one of them, and then also lists passes and drafts.")
         return Group(*parts)
 
     def draw(self, path: Path) -> None:
@@ -194,8 +189,7 @@ def replay_policy(
     """Replays requests with the costs of a curve.
 
     What `auto` and planners learn is kept from request to request, as in an engine, but the text of
-    earlier requests only if it `keeps` that. A policy that recalls drafts from `memory`. `drafters`
-    returns, for a name, what makes the drafter of each request.
+    earlier requests only if it `keeps` that. A policy that recalls drafts from `memory`.
     """
     fixed = policy.num_draft_tokens
     limit = MAX_PLANNED_TOKENS if fixed is None else fixed
@@ -229,9 +223,10 @@ def replay_policies(
     A fixed num_draft_tokens is replayed once for all curves: its rounds do not depend on costs.
     """
     replays = [
-        (kind, policy, group)
+        (kind, replace(policy, recalls=recalls), group)
         for kind in sets
-        for policy in (_with_memory(policies) if kind in memories else policies)
+        for policy in policies
+        for recalls in sorted({False, kind in memories and policy.drafter == AUTO_DRAFTER})
         for group in (
             [[curve] for curve in curves] if policy.num_draft_tokens is None else [list(curves)]
         )
@@ -245,14 +240,6 @@ def replay_policies(
         )
         for curve in group:
             yield ReplayRow(kind, policy, curve, result)
-
-
-def _with_memory(policies: Sequence[Policy]) -> Iterator[Policy]:
-    """Each policy, and after those of `auto` the same with memory."""
-    for policy in policies:
-        yield policy
-        if policy.drafter == AUTO_DRAFTER:
-            yield replace(policy, recalls=True)
 
 
 def _repeated(cases: Sequence[ReplayCase]) -> float:

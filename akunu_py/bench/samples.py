@@ -37,7 +37,6 @@ _REFERENCES: Final = (
     "output", "target",
 )  # fmt: skip
 
-
 MAX_REQUESTS: Final = 200
 """Requests of a project, unless the user wants more or fewer."""
 
@@ -49,20 +48,10 @@ _LINES: Final = 20
 _LEAST_LINES: Final = 3
 
 
-class _InvalidSampleError(Exception):
-    """A line that is not a sample; the text says why, in a few words."""
-
-
 @dataclass(frozen=True)
 class Sample:
-    """A request and its answer.
-
-    Attributes:
-        kind: the set or workload it belongs to.
-        messages: the conversation up to the answer; empty if the prompt is plain text.
-        prompt: plain text to continue, or the text before a gap.
-        suffix: the text after the gap; None if there is no gap.
-    """
+    """A request of a set or workload, and its answer: to `messages`, to a plain `prompt`, or in
+    the gap between `prompt` and `suffix`."""
 
     kind: str
     reference: str
@@ -85,7 +74,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
                 if line.strip():
                     try:
                         yield _sample_of(json.loads(line), kind)
-                    except (ValueError, _InvalidSampleError) as error:
+                    except ValueError as error:
                         raise InvalidRequestError(
                             f"Line {number} of {path} is no sample: {error}."
                         ) from error
@@ -109,8 +98,8 @@ def _sample_of(data: Any, kind: str) -> Sample:
             return Sample(kind, _reference(data), prompt=_text(data, "prompt"))
         case {}:
             known = ", ".join(sorted(data)) or "no keys"
-            raise _InvalidSampleError(f"it has {known} instead of {'; or '.join(FORMS)}")
-    raise _InvalidSampleError("it is not an object")
+            raise ValueError(f"it has {known} instead of {'; or '.join(FORMS)}")
+    raise ValueError("it is not an object")
 
 
 def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
@@ -155,15 +144,15 @@ def encode_samples(
 
 def _read_chat(messages: Any, kind: str) -> Sample:
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise _InvalidSampleError("its messages are not a list of objects")
+        raise ValueError("its messages are not a list of objects")
     turns = [{"role": _text(one, "role"), "content": _text(one, "content")} for one in messages]
     if len(turns) < 2 or turns[-1]["role"] != "assistant":
-        raise _InvalidSampleError("its messages do not end with an answer of the assistant")
+        raise ValueError("its messages do not end with an answer of the assistant")
     return Sample(kind, turns[-1]["content"], messages=tuple(turns[:-1]))
 
 
 def _read_instruction(data: dict[str, Any], kind: str) -> Sample:
-    """An instruction about some text; text and answer are fenced, as chat models write them."""
+    """Text and answer are fenced, as chat models write them."""
     instruction, answer = _text(data, "instruction").strip(), _reference(data)
     given = _text(data, "input") if data.get("input") else ""
     if given:
@@ -177,13 +166,13 @@ def _reference(data: dict[str, Any]) -> str:
     for name in _REFERENCES:
         if name in data:
             return _text(data, name)
-    raise _InvalidSampleError(f"it has no answer under any of {', '.join(_REFERENCES)}")
+    raise ValueError(f"it has no answer under any of {', '.join(_REFERENCES)}")
 
 
 def _text(data: dict[str, Any], name: str) -> str:
     value = data.get(name)
     if not isinstance(value, str):
-        raise _InvalidSampleError(f"its {name} is not text")
+        raise ValueError(f"its {name} is not text")
     return value
 
 
@@ -198,13 +187,9 @@ class HeldOut:
 def hold_out(
     project: Path, tokenizer: Tokenizer, folder: Path, *, most: int = MAX_REQUESTS
 ) -> HeldOut:
-    """Divides a project.
+    """Divides a project; takes `most` requests, at random.
 
-    Args:
-        project: its folder.
-        tokenizer: of the model.
-        folder: where the memory is written; it must stay until the end of the replay.
-        most: requests that are taken, at random.
+    The memory is written to `folder`, which must stay until the end of the replay.
 
     Raises:
         InvalidRequestError: if it has too few files that can be read, or no request.

@@ -18,14 +18,21 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
-from akunu_py.bench.identity import first_difference
-from akunu_py.bench.measurement import Progress, Spread, figures_table, markdown_table
-from akunu_py.bench.plots import new_figure, title_of
+from akunu_py.bench.measurement import (
+    Progress,
+    Spread,
+    figures_table,
+    heading,
+    markdown_table,
+    new_figure,
+    title_of,
+)
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.text.stream import TextStream
+from akunu_py.tokens import common_prefix_length
 
 OWN, FORCED = "own", "forced"
 """Which answers are decoded: the model's own, or the reference instead of them."""
@@ -52,30 +59,29 @@ _HEADS: Final = (
     "same\nanswers",
 )
 
-_LaneKey = tuple[str, bool, int]
-"""A workload, whether its answers are forced, and the index of a contestant."""
+_LaneKey = tuple[str, bool, int]  # a workload, whether it is forced, a contestant's index
 
 
 @dataclass(frozen=True)
 class SpeedupPair:
     """A completion, with the baseline's and the plain one of the same task in the same turn."""
 
-    turn: int
     task: Task
     completion: TimedCompletion
     baseline: TimedCompletion
     plain: TimedCompletion
 
+    @property
+    def expected(self) -> TimedCompletion:
+        """The answer that this should be: sampled ones depend on the engine's own draws."""
+        return self.baseline if self.task.sampling.greedy else self.plain
+
     def over(self, other: TimedCompletion) -> float:
-        """The speedup over another completion; below 1 it is slower."""
         return other.seconds_per_token / self.completion.seconds_per_token
 
     def predicted_speedup(self, curve: CostCurve) -> float:
-        """The speedup over the baseline that a curve predicts for the answer's rounds.
-
-        The curve predicts the speedup over plain decoding; that of plain decoding over the baseline
-        is the measured one.
-        """
+        """The curve predicts the speedup over plain decoding; that of plain decoding over the
+        baseline is the measured one."""
         plain = self.baseline.seconds_per_token / self.plain.seconds_per_token
         return plain * self.completion.rounds.predicted_speedup(curve)
 
@@ -85,11 +91,7 @@ class SpeedupRow:
     """The results of a contestant on one workload.
 
     Attributes:
-        answers: `own` or `forced`.
-        same: how many answers were the same, token for token, as those of `compared_with`; None
-            if there is nothing to compare.
-        differences: for the other answers, the index of the first token that differs.
-        compared_with: the contestant whose answers these are compared with.
+        compared_with: the contestant whose answers these should be; empty if there is none.
         shares: where the time of decoding went, in shares of it; None for mlx-lm. `drafting` is
             proposing, planning and learning; `forward` is building forward passes and waiting for
             their tokens, and `building` the part of it in which the host built them;
@@ -101,8 +103,6 @@ class SpeedupRow:
     contestant: str
     pairs: Sequence[SpeedupPair]
     curve: CostCurve
-    same: int | None = None
-    differences: Sequence[int] = ()
     compared_with: str = ""
     shares: dict[str, float] | None = None
 
@@ -111,28 +111,34 @@ class SpeedupRow:
         return self.answers == OWN and self.kind in SAMPLED
 
     @property
+    def differences(self) -> list[int]:
+        """Of each answer that is another than expected, the index of the first wrong token."""
+        both = [(pair.completion.tokens, pair.expected.tokens) for pair in self.pairs]
+        differing = [two for two in both if two[0] != two[1]] if self.compared_with else []
+        return [common_prefix_length(*two) for two in differing]
+
+    @property
+    def same(self) -> int | None:
+        return len(self.pairs) - len(self.differences) if self.compared_with else None
+
+    @property
     def speedup(self) -> Spread:
-        """The speedup over the baseline."""
         return Spread.of([pair.over(pair.baseline) for pair in self.pairs])
 
     @property
     def over_plain(self) -> Spread:
-        """The speedup over plain decoding; below 1 means that drafting cost time."""
         return Spread.of([pair.over(pair.plain) for pair in self.pairs])
 
     @property
     def milliseconds(self) -> Spread:
-        """Milliseconds per token."""
         return Spread.of([1e3 * pair.completion.seconds_per_token for pair in self.pairs])
 
     @property
     def rounds(self) -> ReplayResult:
-        """The rounds of all answers."""
         return sum((pair.completion.rounds for pair in self.pairs), ReplayResult())
 
     @property
     def predicted(self) -> float | None:
-        """The median of the predicted speedups over the baseline; None without drafts."""
         if not self.rounds.drafted:
             return None
         return median(pair.predicted_speedup(self.curve) for pair in self.pairs)
@@ -165,7 +171,7 @@ class SpeedupRow:
             "repeated_share": self.repeated,
             "compared_with": self.compared_with,
             "same_answers": self.same,
-            "differences_at": list(self.differences),
+            "differences_at": self.differences,
             "shares": self.shares,
         }
 
@@ -180,7 +186,7 @@ class SpeedupRow:
         )
 
     def share_cell(self, *, detailed: bool) -> str:
-        """Where the time went, in percent; if `detailed`, building and waiting apart."""
+        """Percent of the time; if `detailed`, building and waiting apart."""
         if (shares := self.shares) is None:
             return ""
         parts = [shares["drafting"], shares["forward"], shares["detokenizing"], shares["rest"]]
@@ -191,12 +197,9 @@ class SpeedupRow:
 
 @dataclass(frozen=True)
 class SpeedupReport:
-    """All that was measured; machine and model as `measurement.py` describes them.
+    """All that was measured; each contestant answered each request `rounds` times.
 
-    Attributes:
-        max_tokens: how long answers could be.
-        rounds: how often each contestant answered each request.
-        complete: whether the run was not interrupted.
+    It is not `complete` if the run was interrupted.
     """
 
     machine: dict[str, Any]
@@ -209,7 +212,6 @@ class SpeedupReport:
 
     @property
     def prediction_error(self) -> float | None:
-        """The median relative distance of measured speedups from predicted ones, if any."""
         errors = [
             abs(row.speedup.median / row.predicted - 1)
             for row in self.rows
@@ -218,7 +220,6 @@ class SpeedupReport:
         return median(errors) if errors else None
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `bench speedup --json` prints."""
         return {
             "machine": self.machine,
             "model": self.model,
@@ -232,8 +233,7 @@ class SpeedupReport:
         }
 
     def tables(self) -> Group:
-        """One table for each workload, to be printed by rich."""
-        parts: list[RenderableType] = []
+        parts: list[RenderableType] = [f"{heading(self.machine, self.model)}\n"]
         for kind, answers in dict.fromkeys((row.kind, row.answers) for row in self.rows):
             rows = [row for row in self.rows if (row.kind, row.answers) == (kind, answers)]
             sampled = ", sampled" if rows[0].is_sampled else ""
@@ -269,7 +269,7 @@ class SpeedupReport:
         return [about, markdown_table(heads, cells), "\n\n".join(self._summary())]
 
     def draw(self, path: Path) -> None:
-        """Draws a panel for each workload: measured speedups, their quartiles, the predictions."""
+        """A panel for each workload: measured speedups, their quartiles, the predictions."""
         panels = list(dict.fromkeys((row.kind, row.answers) for row in self.rows))
         columns = min(len(panels), 3)
         lines = -(-len(panels) // columns)
@@ -342,16 +342,10 @@ def contest(
     curve: CostCurve,
     progress: Progress | None = None,
 ) -> tuple[list[SpeedupRow], bool]:
-    """Lets contestants answer tasks in turns; after an interrupt, the results so far count.
+    """Lets contestants answer each task `rounds` times in turns, after a first time that warms up.
 
-    Args:
-        contestants: the first is the baseline, the second decodes plainly.
-        rounds: how often each answers each task, after a first time that warms up.
-        curve: what forward passes cost, for the predictions.
-        progress: called before every answer, with the answers done and all answers.
-
-    Returns:
-        The rows, and whether all tasks were answered as often as they should be.
+    The first contestant is the baseline, the second decodes plainly. `curve` serves predictions.
+    After an interrupt, the results so far count; returns the rows, and whether they are complete.
     """
     lanes: dict[_LaneKey, list[SpeedupPair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
@@ -369,7 +363,7 @@ def contest(
             for index, completion in sorted(found.items()):
                 if counts and completion and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
-                    lane.append(SpeedupPair(turn, task, completion, baseline, plain))
+                    lane.append(SpeedupPair(task, completion, baseline, plain))
         complete = True
     except KeyboardInterrupt:
         if not lanes:
@@ -385,27 +379,14 @@ def _rows(
     curve: CostCurve,
 ) -> Iterator[SpeedupRow]:
     for (kind, forced, index), pairs in lanes.items():
-        # Sampled answers depend on the engine's own draws: compare them with its plain answers.
         compared = 0 if pairs[0].task.sampling.greedy else 1
-        others = lanes.get((kind, forced, compared))
-        same, differences = None, []
-        if not forced and index > compared and others is not None:
-            both = zip(pairs, others, strict=False)
-            found = [
-                first_difference(own.completion.tokens, them.completion.tokens)
-                for own, them in both
-            ]
-            differences = [place for place in found if place is not None]
-            same = len(found) - len(differences)
         yield SpeedupRow(
             kind,
             FORCED if forced else OWN,
             str(contestants[index]),
             pairs,
             curve,
-            same,
-            differences,
-            str(contestants[compared]) if same is not None else "",
+            "" if forced or index <= compared else str(contestants[compared]),
             _shares(engine, pairs),
         )
 

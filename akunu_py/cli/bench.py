@@ -5,7 +5,7 @@ Results go to standard output, progress to standard error.
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.curve_sources import about_lines, find_curves
-from akunu_py.bench.measurement import describe_machine, describe_model, heading
-from akunu_py.bench.plots import check_can_plot
+from akunu_py.bench.curve_sources import find_curves
+from akunu_py.bench.measurement import check_can_plot, describe_machine, describe_model
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
-from akunu_py.bench.samples import MAX_REQUESTS, HeldOut, encode_samples, hold_out, read_samples
+from akunu_py.bench.samples import MAX_REQUESTS, encode_samples, hold_out, read_samples
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar
 from akunu_py.cli.settings import (
@@ -45,15 +44,6 @@ _MIN_COLUMNS: Final = 120
 """Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """A report, and the text before and after its tables."""
-
-    report: "CostReport | SpeedupReport | ReplayReport"
-    before: str = ""
-    after: str = ""
-
-
 def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     """Measures, then prints and draws the result.
 
@@ -62,30 +52,24 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     """
     if settings.plot is not None:
         check_can_plot(settings.plot)  # before the measurement, which takes long
-    result = measure(settings)
+    report = measure(settings)
     if settings.plot is not None:
-        result.report.draw(settings.plot)
+        report.draw(settings.plot)
     if settings.as_json:
-        print(json.dumps(result.report.as_json()))
+        print(json.dumps(report.as_json()))
         return 0
-    if result.before:
-        print(f"{result.before}\n")
     console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
     console.width = max(console.width, _MIN_COLUMNS)
-    console.print(result.report.tables())
-    if result.after:
-        print(result.after)
+    console.print(report.tables())
     if settings.plot is not None:
         print(f"Drawn into {settings.plot}.")
     return 0
 
 
-def measure(settings: CostSettings | SpeedupSettings | ReplaySettings) -> Result:
-    """Measures or replays.
-
-    Raises:
-        AkunuError: if that is not possible, or a file holds no samples.
-    """
+def measure(
+    settings: CostSettings | SpeedupSettings | ReplaySettings,
+) -> "CostReport | SpeedupReport | ReplayReport":
+    """Measures or replays; errors as from `run`."""
     match settings:
         case CostSettings():
             return _measure_cost(settings)
@@ -95,13 +79,12 @@ def measure(settings: CostSettings | SpeedupSettings | ReplaySettings) -> Result
             return _replay(settings)
 
 
-def _measure_cost(settings: CostSettings) -> Result:
+def _measure_cost(settings: CostSettings) -> CostReport:
     """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
     curve = measure_costs_with_bar(engine, settings.seconds)
     alone = _measure_alone(engine, settings) if engine.model.ranks else None
-    report = CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
-    return Result(report, heading(report.machine, report.model), f"\n{report.payoff}")
+    return CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
 
 
 def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
@@ -119,8 +102,7 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
         return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
 
 
-def _measure_speedup(settings: SpeedupSettings) -> Result:
-    """How fast mlx-lm, plain decoding and every drafter answer the same requests."""
+def _measure_speedup(settings: SpeedupSettings) -> "SpeedupReport":
     from akunu_py.bench.workloads import make_workloads  # noqa: PLC0415
 
     samples = make_workloads(settings.prompts, settings.workloads)
@@ -147,59 +129,39 @@ def _measure_speedup(settings: SpeedupSettings) -> Result:
         rows, complete = contest(
             engine, tasks, contestants, rounds=settings.rounds, curve=curve, progress=bar
         )
-    report = SpeedupReport(
+    return SpeedupReport(
         describe_machine(engine.backend), describe_model(engine), curve,
         settings.max_tokens, settings.rounds, rows, complete,
     )  # fmt: skip
-    return Result(report, heading(report.machine, report.model))
 
 
-def _replay(settings: ReplaySettings) -> Result:
+def _replay(settings: ReplaySettings) -> ReplayReport:
     """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
-    sets, memories = _read_sets(settings), {}
+    sets, memories, most = _read_sets(settings), {}, settings.max_requests or MAX_REQUESTS
     policies = [Policy(*policy) for policy in _policies(settings)]
     with TemporaryDirectory() as folder:
         for path in settings.memory:
-            held_out = _hold_out(path, Path(folder), settings)
+            project = project_folder(path)
+            held_out = hold_out(project, _tokenizer(settings), Path(folder), most=most)
             sets[str(path)], memories[str(path)] = held_out.cases, held_out.memory
         with ProgressBar(sys.stderr, "replaying", counts=True) as bar:
-            rows = list(
-                replay_policies(
-                    sets,
-                    policies,
-                    curves,
-                    keeps=settings.keeps,
-                    progress=bar,
-                    memories=memories,
-                )
+            keeps = settings.keeps
+            replayed = replay_policies(
+                sets, policies, curves, keeps=keeps, progress=bar, memories=memories
             )
-    costs = "\n".join(f"  {line}" for line in about_lines(curves))
-    if len(curves) > 1:
-        costs += "\n--costs NAME takes one of them, and then also lists passes and drafts."
-    return Result(
-        ReplayReport(sets, curves, rows, settings.model),
-        after="Nothing here was measured: speedups are predicted from these costs:\n" + costs,
-    )
+            rows = list(replayed)
+    return ReplayReport(sets, curves, rows, settings.model)
 
 
 def _policies(settings: SpeedupSettings | ReplaySettings) -> list[tuple[str, int | None]]:
-    """Every drafter with every number of draft tokens."""
     drafters = settings.drafters
     if EVERY in drafters:
         drafters = tuple(name for name in BENCH_DRAFTERS if name != "none")
     return [(name, most) for name in drafters for most in settings.num_draft_tokens]
 
 
-def _hold_out(path: Path, folder: Path, settings: ReplaySettings) -> HeldOut:
-    """The requests and the memory of a project."""
-    project = project_folder(path)
-    most = settings.max_requests or MAX_REQUESTS
-    return hold_out(project, _tokenizer(settings), folder, most=most)
-
-
 def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
-    """The requests in the files, by the names of the files."""
     samples = [
         sample
         for file in settings.files

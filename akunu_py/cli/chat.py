@@ -56,11 +56,6 @@ class Chat:
         self._showed_notices = False
 
     def run(self) -> None:
-        """Runs until the user leaves.
-
-        Raises:
-            AkunuError: if the model does not load, or the screen cannot continue after an error.
-        """
         with self._screen.session():
             while (said := self._screen.read()) is not None:
                 try:
@@ -90,7 +85,6 @@ class Chat:
             raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
 
     def _prepare(self) -> None:
-        """Waits for the model; the first time, shows its notices."""
         engine = self._screen.await_model()
         if not self._showed_notices:
             self._showed_notices = True

@@ -1,15 +1,22 @@
 """Conversation: questions in, turns out; it keeps the messages and knows no terminal.
 
-A turn is one request to the worker, whose thread renders the prompt, encodes it and answers.
+A turn is one request to the worker, whose thread renders the prompt, encodes it and answers. The
+file of a saved conversation is written completely or not at all, and only an older conversation is
+ever overwritten.
 """
 
+import json
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.events import Event, EventStream
-from akunu_py.options import Options
+from akunu_py.options import DRAFTERS, Options, Sampling
+from akunu_py.package import write_atomically
 from akunu_py.round import Finish
 from akunu_py.stats import Stats
 from akunu_py.text.chat import ChatTranscript
@@ -20,14 +27,19 @@ if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
 
+_FORMAT: Final = "akunu-py conversation"
+_VERSION: Final = 1
+_ROLES: Final = ("system", "user", "assistant")
+_KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int, NoneType)}
+"""The types that a setting may have, by the type of its default."""
+
+
 class Conversation:
     """The messages so far, and how the next answer is made.
 
     The worker may still be loading. `progress` is called with the prompt tokens done and in total.
-    Replace `options` and `show_drafts` to change them for the next answers.
-
-    Attributes:
-        stats: the stats of every turn since the conversation was started or reset.
+    Replace `options` and `show_drafts` to change them for the next answers. `stats` has those of
+    every turn since the conversation was started or reset.
     """
 
     def __init__(
@@ -42,19 +54,17 @@ class Conversation:
         self.worker = worker
         self.options = options
         self.show_drafts = show_drafts
-        self.messages: Sequence[Message] = _system_messages(system)
+        self.messages: Sequence[Message] = system_messages(system)
         self.stats: list[Stats] = []
         self.progress = progress
         self._last: Turn | None = None
 
     @property
     def system(self) -> str | None:
-        """The system message, if any."""
         said = [message["content"] for message in self.messages if message["role"] == "system"]
         return said[0] if said else None
 
     def ask(self, question: str) -> "Turn":
-        """A turn that asks a question; iterating over it answers it."""
         return Turn(self, self.messages, question, previous=self._last)
 
     def retry(self) -> "Turn":
@@ -81,19 +91,17 @@ class Conversation:
         self.stats.append(turn.stats)
 
     def go_on_from(self, messages: Sequence[Message]) -> None:
-        """Replaces all messages, for example with those of a loaded conversation."""
         self.messages = list(messages)
         self._last = None
         self.stats = []
 
     def reset(self) -> None:
         """Forgets all messages except the system message."""
-        self.go_on_from(_system_messages(self.system))
+        self.go_on_from(system_messages(self.system))
 
     def set_system(self, text: str | None) -> None:
-        """Changes the system message and keeps the others."""
         said = [message for message in self.messages if message["role"] != "system"]
-        self.messages = [*_system_messages(text), *said]
+        self.messages = [*system_messages(text), *said]
         self._last = None
 
 
@@ -101,11 +109,8 @@ class Turn:
     """A question and its answer; iterating over the turn produces the answer.
 
     At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
-    cancelled before its first token leaves no trace.
-
-    Attributes:
-        transcript: the conversation before this turn; None until the worker's thread has made it,
-            from that of the `previous` turn or from the messages.
+    cancelled before its first token leaves no trace. The worker's thread makes the `transcript` of
+    what was said before, from that of the `previous` turn or from the messages.
     """
 
     def __init__(
@@ -149,7 +154,6 @@ class Turn:
 
     @property
     def kept(self) -> bool:
-        """Whether a finished turn is part of the conversation."""
         return bool(self.tokens) or self.finish is not Finish.CANCELLED
 
     def cancel(self) -> None:
@@ -168,13 +172,124 @@ class Turn:
     def _transcript_before(self, engine: "Engine") -> ChatTranscript:
         last = self._previous
         if last is None or last.transcript is None:
-            transcript = ChatTranscript(engine.tokenizer)
-            transcript.replace(list(self.messages_before))
-            return transcript
-        transcript = last.transcript.copy()
-        transcript.add_turn(last.question, last.prompt, last.text, last.tokens)
-        return transcript
+            return ChatTranscript(engine.tokenizer, self.messages_before)
+        return last.transcript.after_turn(last.question, last.prompt, last.text, last.tokens)
 
 
-def _system_messages(text: str | None) -> list[Message]:
+def system_messages(text: str | None) -> list[Message]:
+    """The messages that a conversation begins with."""
     return [{"role": "system", "content": text}] if text else []
+
+
+@dataclass(frozen=True)
+class SavedConversation:
+    """The content of a file: who answered, what was said, and the options for the next answer."""
+
+    model: str
+    messages: Sequence[Message]
+    options: Options = field(default_factory=Options)
+
+
+def save_conversation(path: Path, saved: SavedConversation) -> None:
+    """Writes a conversation; replaces an older one.
+
+    Raises:
+        SessionFileError: if it cannot be written; an older one is intact then.
+    """
+    content = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "model": saved.model,
+        "messages": [dict(message) for message in saved.messages],
+        "settings": asdict(saved.options),
+    }
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    target = Path(os.path.realpath(path))  # a link stays a link
+    try:
+        if target.exists() and not target.is_file():
+            target.write_text(text, encoding="utf-8")  # a device or a pipe
+            return
+        if target.exists():
+            _refuse_foreign(path)
+        write_atomically(target, text)
+    except OSError as error:
+        raise SessionFileError(
+            f"The conversation could not be saved to {path}: {error.strerror}."
+        ) from error
+
+
+def load_conversation(path: Path) -> SavedConversation:
+    """Reads a conversation.
+
+    Raises:
+        SessionFileError: if the file cannot be read or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SessionFileError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise _foreign(path, "it is not JSON in UTF-8") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise _foreign(path, "it was written by another program")
+    if content.get("version") != _VERSION:
+        raise _foreign(path, "it was written by another version of this program")
+    try:
+        messages = [_read_message(message) for message in content["messages"]]
+        options = _read_options(content["settings"])
+        return SavedConversation(str(content["model"]), messages, options)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise _foreign(path, f"it is damaged ({error})") from error
+
+
+def _refuse_foreign(path: Path) -> None:
+    try:
+        load_conversation(path)
+    except SessionFileError as error:
+        raise SessionFileError(f"{error} Choose another name to save to.") from None
+
+
+def _foreign(path: Path, reason: str) -> SessionFileError:
+    return SessionFileError(f"{path} holds no saved conversation: {reason}.")
+
+
+def _read_message(message: Any) -> Message:
+    role, content = message["role"], _typed(message["content"], str)
+    if role not in _ROLES:
+        raise ValueError(f"a message of {role!r}")
+    content.encode()  # JSON can hold half a character, which no tokenizer accepts
+    return {"role": role, "content": content}
+
+
+def _read_options(saved: dict[str, Any]) -> Options:
+    limit = saved["max_tokens"]
+    # A file of an older version has fewer settings; the defaults do what that version did.
+    settings = asdict(Options()) | saved
+    sampling = asdict(Sampling()) | settings["sampling"]
+    plain = {
+        name: _typed(sampling[name], *_KINDS[type(default)])
+        for name, default in asdict(Sampling()).items()
+        if name != "logit_bias"
+    }
+    biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
+              sampling["logit_bias"]]  # fmt: skip
+    drafter = settings["drafter"]
+    if drafter not in DRAFTERS:
+        drafter = "auto"  # a chat may have been saved with a drafter that is gone
+    try:
+        return Options(
+            max_tokens=_typed(limit, int, NoneType),
+            sampling=Sampling(**plain, logit_bias=tuple(biases)),
+            stop=tuple(_typed(stop, str) for stop in settings["stop"]),
+            drafter=drafter,
+            num_draft_tokens=_typed(settings["num_draft_tokens"], int, NoneType),
+            exact=_typed(settings["exact"], bool),
+        )
+    except InvalidRequestError as error:
+        raise ValueError(str(error).rstrip(".")) from error
+
+
+def _typed(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
+    return float(value) if float in kinds else value  # OverflowError if an integer is too large

@@ -46,11 +46,6 @@ def run(settings: DoctorSettings) -> int:
 
 
 def _write_report(settings: DoctorSettings, path: Path) -> int:
-    """Measures for a few minutes, and writes two files that can be shared.
-
-    Raises:
-        AkunuError: if they cannot be written, or the model's costs cannot be measured.
-    """
     if not path.name:
         raise InvalidRequestError(f"{path} is a folder; give the report a name in it.")
     if not os.access(path.parent, os.W_OK):  # before the measurement, which takes long
@@ -71,7 +66,6 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
 
 
 def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
-    """The findings about an engine, as a JSON object and as lines of text."""
     curve, problem = _costs(engine)
     machine, model = describe_machine(engine.backend), describe_model(engine)
     free = free_memory_bytes()
@@ -116,7 +110,6 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
 
 
 def _conditions(curve: "CostCurve") -> str:
-    """When and under what load a curve was measured."""
     if curve.measured_at is None or curve.load is None:
         return "`bench cost` measures again"
     day = datetime.fromtimestamp(curve.measured_at).astimezone().strftime("%Y-%m-%d %H:%M")
@@ -125,7 +118,6 @@ def _conditions(curve: "CostCurve") -> str:
 
 
 def _recommend(payoff: Payoff) -> dict[str, Any]:
-    """The settings that suit a machine, and why."""
     if payoff.pays:
         why = "the defaults: --drafter auto, with num_draft_tokens chosen in each round"
         return {"drafter": "auto", "num_draft_tokens": None, "why": why}

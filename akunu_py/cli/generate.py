@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from akunu_py.cli.conversation import system_messages
 from akunu_py.cli.loading import load_engine
 from akunu_py.cli.render import AnswerWriter, prefill_bar, prompt_line, stats_line, tell
 from akunu_py.cli.screen import read_text
@@ -52,10 +53,10 @@ def run(settings: GenerateSettings) -> int:
 
 
 def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
-    """Answers, and prints the text as it grows unless it is wanted as JSON."""
     asked: PromptInput = prompt
     if settings.as_question:
-        asked = ChatTranscript(engine.tokenizer, settings.system_prompt).prompt_for(prompt)
+        said = system_messages(settings.system_prompt)
+        asked = ChatTranscript(engine.tokenizer, said).prompt_for(prompt)
         asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
     elif settings.suffix is not None:
         asked = FillRequest(prompt, settings.suffix)

@@ -78,11 +78,6 @@ def _tell_left_out(result: IndexResult) -> None:
 
 
 def _forget(store: MemoryStore, path: Path) -> None:
-    """Forgets a project, which need not exist any more.
-
-    Raises:
-        InvalidRequestError: if nothing is known of it.
-    """
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not is_utf8(str(folder)) or not store.forget(folder):
         raise InvalidRequestError(

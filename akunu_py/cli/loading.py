@@ -16,16 +16,8 @@ if TYPE_CHECKING:
 
 
 def load_engine(options: ModelOptions) -> "Engine":
-    """Loads a model.
-
-    Raises:
-        AkunuError: if the model does not load.
-    """
-    for name in _names(options):
-        if not is_hub_name(name):
-            find_model(name)  # refuses a wrong path before the libraries load
-    if options.adapter_path is not None:
-        find_adapter(options.adapter_path)
+    """Loads a model; what is on this machine is looked for before the libraries load."""
+    _find(options, fetches=False)
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.loading import load  # noqa: PLC0415  (takes a second)
 
@@ -35,12 +27,8 @@ def load_engine(options: ModelOptions) -> "Engine":
 def measure_costs_with_bar(
     engine: "Engine", seconds: float | None = None, contexts: Sequence[int] | None = None
 ) -> "CostCurve":
-    """Measures what forward passes cost now, and stores it for the engine's planner.
-
-    Args:
-        engine: with the model.
-        seconds: how long to measure; None takes the usual time.
-        contexts: context lengths to measure at; None takes the usual ones.
+    """Measures what forward passes cost now, and stores it for the engine's planner; None stands
+    for the usual time and context lengths.
 
     Raises:
         InvalidRequestError: if the model's cache cannot be rolled back.
@@ -68,11 +56,12 @@ def fetch_model(options: ModelOptions) -> None:
     Raises:
         ModelLoadError: if there is no such model or adapter, or it cannot be fetched.
     """
+    _find(options, fetches=True)
+
+
+def _find(options: ModelOptions, *, fetches: bool) -> None:
+    for name in (options.name, options.draft_model):
+        if name is not None and (fetches or not is_hub_name(name)):
+            find_model(name)
     if options.adapter_path is not None:
         find_adapter(options.adapter_path)
-    for name in _names(options):
-        find_model(name)
-
-
-def _names(options: ModelOptions) -> list[str]:
-    return [name for name in (options.name, options.draft_model) if name is not None]

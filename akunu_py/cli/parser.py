@@ -42,7 +42,6 @@ class Command:
 
     @property
     def module(self) -> str:
-        """The module whose `run(settings)` runs it and returns the exit code."""
         return f"akunu_py.cli.{self.name.split()[0]}"
 
 
@@ -175,7 +174,6 @@ def _described(summary: str) -> dict[str, Any]:
 
 
 def _options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
-    """The options of the command line in a dataclass, and in those that it holds."""
     for option in options_in(kind).values():
         if option.flag is not None and option.name not in place.without:
             default = place.defaults.get(option.name, option.default)
@@ -209,7 +207,6 @@ def _add_argument(group: _ActionsContainer, option: Option) -> None:
 
 
 def _help(option: Option) -> str:
-    """The help, with the default."""
     shown = option.shown
     if shown is None and not option.is_switch and option.default not in (None, (), ""):
         shown = str(option.default)

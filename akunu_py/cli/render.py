@@ -47,10 +47,8 @@ _ENDINGS: Final = {
 
 
 def printable(text: str) -> str:
-    """Text that is safe on a terminal: control characters become symbols.
-
-    Newlines and tabs stay; carriage returns are removed, since a newline follows them.
-    """
+    """Text that is safe on a terminal: control characters but newlines and tabs become symbols;
+    carriage returns are removed, since a newline follows them."""
     return text.translate(_SYMBOLS)
 
 
@@ -63,7 +61,6 @@ class Palette:
     error: str = ""
 
     def paint(self, style: str, text: str) -> str:
-        """The text in a style of this palette."""
         return f"{style}{text}\x1b[0m" if style and text else text
 
 
@@ -117,12 +114,8 @@ def wrapped(text: str, columns: int | None) -> str:
 class AnswerWriter:
     """Writes an answer to a stream as it grows; marks drafted pieces if the stream shows styles.
 
-    Args:
-        stream: where the answer goes.
-        show_drafts: whether to mark drafted pieces.
-        wrap: whether prose is broken between words on a terminal, which breaks lines anywhere. A
-            word is held back until it is complete, with the space before it. Lines of code stay as
-            they are.
+    With `wrap`, prose is broken between words on a terminal, which breaks lines anywhere. A word is
+    held back until it is complete, with the space before it. Lines of code stay as they are.
     """
 
     def __init__(self, stream: TextIO, *, show_drafts: bool = False, wrap: bool = False) -> None:
@@ -139,7 +132,6 @@ class AnswerWriter:
         self._ready: list[tuple[str, bool]] = []
 
     def write(self, pieces: "Iterable[Piece]") -> None:
-        """Writes the next pieces and flushes them."""
         for piece in pieces:
             text = printable(piece.text) if self._is_terminal else piece.text
             if self._columns is None:
@@ -150,7 +142,6 @@ class AnswerWriter:
         self._show()
 
     def end_line(self) -> None:
-        """Ends the line, unless the answer ended it."""
         self._end_word()
         if self._line:
             self._send("\n", drafted=False)
@@ -235,7 +226,6 @@ class ProgressBar:
         self._started: float | None = None
 
     def __call__(self, done: float, total: float) -> None:
-        """Shows the work done and in total."""
         if self._patient and done >= total:
             self.close()
             return
@@ -249,7 +239,6 @@ class ProgressBar:
         self._bar.update(self._bar.task_ids[0], completed=done, total=total)
 
     def close(self) -> None:
-        """Removes the bar; the next call starts another."""
         self._started = None
         if self._bar is not None:
             self._bar.stop()

@@ -20,8 +20,9 @@ CONTEXT_FULL: Final = "The context is full; /reset starts again, and /save FILE 
 class Screen:
     """A conversation through a pipe: a turn for each line, answers as plain text.
 
-    As on a terminal, a backslash at the end of a line continues the turn on the next line.
-    `TerminalScreen` is the one for a terminal.
+    As on a terminal, a backslash at the end of a line continues the turn on the next line; `read`
+    returns None once the user has left. `complain` and `interrupted` raise if the user cannot react
+    to it. `TerminalScreen` is the one for a terminal.
     """
 
     def __init__(self, loading: "Future[Engine]") -> None:
@@ -29,15 +30,9 @@ class Screen:
         self._lines: Iterator[str] = read_lines()
 
     def session(self) -> AbstractContextManager[None]:
-        """A context for the whole conversation."""
         return nullcontext()
 
     def read(self) -> str | None:
-        """The user's next input; None once the user has left.
-
-        Raises:
-            AkunuError: if the model has failed to load in the meantime.
-        """
         for line in self._lines:
             said = line
             while said.endswith("\\") and (following := next(self._lines, None)) is not None:
@@ -47,18 +42,12 @@ class Screen:
         return None
 
     def await_model(self) -> "Engine":
-        """Waits until the model is loaded.
-
-        Raises:
-            AkunuError: if it does not load.
-        """
         return self._loading.result()
 
     def progress(self, done: int, total: int) -> None:
-        """Takes the prompt tokens done and in total; called on the worker's thread."""
+        """Called on the worker's thread."""
 
     def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
-        """Answers a turn, and shows the answer as it grows."""
         writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
         for event in turn:
             writer.write(event.pieces)
@@ -67,37 +56,25 @@ class Screen:
             self.notice(CONTEXT_FULL)
 
     def say(self, text: str) -> None:
-        """Shows the reply of a command."""
         self.notice(text)
 
     def notice(self, text: str) -> None:
-        """Shows one line of information."""
         print(text, file=sys.stderr)
 
     def complain(self, error: AkunuError) -> None:
-        """Shows an error, or raises it if the user cannot react to it."""
         raise error
 
     def interrupted(self) -> None:
-        """Handles Ctrl-C outside an answer; may raise `KeyboardInterrupt`."""
         raise KeyboardInterrupt
 
 
 def read_text() -> str:
-    """All of standard input, unchanged.
-
-    Raises:
-        InvalidRequestError: if it is not valid UTF-8.
-    """
+    """All of standard input, unchanged; text that is not valid UTF-8 is refused."""
     return _decode(_standard_input().read(), "Standard input")
 
 
 def read_lines() -> Iterator[str]:
-    """The lines of standard input as they arrive, without line ends.
-
-    Raises:
-        InvalidRequestError: if one is not valid UTF-8.
-    """
+    """The lines of standard input as they arrive, without line ends; refuses as `read_text`."""
     for number, line in enumerate(_standard_input(), start=1):
         yield _decode(line, f"Line {number} of standard input").rstrip("\r\n")
 

@@ -44,11 +44,7 @@ _NOT_MEASURED: Final = (
 
 
 def check_xtc(sampling: Sampling) -> None:
-    """Refuses settings of XTC that would change nothing.
-
-    Raises:
-        InvalidRequestError: if there are such.
-    """
+    """Refuses settings of XTC that would change nothing."""
     if sampling.greedy and sampling.xtc_probability:
         raise InvalidRequestError(
             "`xtc_probability` changes sampled answers only; set `temperature` too."
@@ -172,11 +168,7 @@ class CostSettings:
 
 @dataclass(frozen=True)
 class SpeedupSettings:
-    """A contest with mlx-lm.
-
-    Every drafter is a contestant with every number of draft tokens; None leaves the number to the
-    planner.
-    """
+    """A contest with mlx-lm of every drafter with every number of draft tokens."""
 
     # fmt: off
     drafters: tuple[str, ...] = option(("auto", "ngram"),
@@ -213,11 +205,7 @@ class SpeedupSettings:
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """A replay of known answers with the tokenizer of a model.
-
-    Every drafter is replayed with every number of draft tokens; None leaves the number to the
-    planner. Without `costs`, all known ones are used.
-    """
+    """A replay of known answers with the tokenizer of a model."""
 
     # fmt: off
     files: tuple[Path, ...] = option((), "JSON lines, gzipped or not: prompts and their answers",

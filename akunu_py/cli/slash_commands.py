@@ -11,9 +11,10 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Final
 
-from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.conversation_file import (
+from akunu_py.cli.conversation import (
+    Conversation,
     SavedConversation,
+    Turn,
     load_conversation,
     save_conversation,
 )
@@ -43,8 +44,6 @@ _SAMPLING: Final = {
 }
 """The options of the sampling that a conversation can change, by their flags."""
 _OPTIONS: Final = options_in(Options)
-_FILTERS: Final = ("top-p", "top-k", "min-p", "xtc-probability", "xtc-threshold")
-_SAMPLER_USAGE: Final = f"greedy, or any of {', '.join(_SAMPLING)}, each with a number"
 
 
 class LeaveChatError(Exception):
@@ -55,10 +54,8 @@ class LeaveChatError(Exception):
 class SlashCommand:
     """A command of the conversation.
 
-    Attributes:
-        arguments: what may follow the name, in the notation of `/help`.
-        run: raises `UnreadableWordError` if it cannot read the words after the name.
-        choices: words that may follow, for completion.
+    `arguments` shows what may follow the name, `choices` complete it; `run` raises
+    `UnreadableWordError` if it cannot read the words.
     """
 
     name: str
@@ -111,7 +108,7 @@ def _help(_: Conversation, __: str) -> Reply:
         for usage, it in zip(usages, listed, strict=True)
     ]
     settings = ", ".join(f"/{name}" for name in _SAMPLING)
-    each = f"Options of the sampler, each with a value or off (see chat --help): {settings}."
+    each = f"Options of the sampler, each with a value or off, e.g. /temp 0.8: {settings}."
     lines += [fill(line, columns, break_on_hyphens=False) for line in ("", each, *_KEYS)]
     return "\n".join(lines)
 
@@ -159,20 +156,19 @@ def _speculate(conversation: Conversation, rest: str) -> Reply:
     return describe_options(conversation.options)
 
 
-def _sampler(conversation: Conversation, rest: str) -> Reply:
-    if rest:
-        sampling = read_sampling(rest, conversation.options.sampling)
-        conversation.options = replace(conversation.options, sampling=sampling)
-    return describe_options(conversation.options)
-
-
-def _option_command(name: str) -> "SlashCommand":
-    """A command that sets an option of the answer, as the command line does, and shows all."""
-    option = _OPTIONS[name]
+def _option_command(option: Option, *, samples: bool = False) -> "SlashCommand":
+    """Sets an option of the answer, as the command line does; `off` is the default of those of its
+    sampling. Shows all."""
 
     def run(conversation: Conversation, rest: str) -> Reply:
         if rest:
-            changes: dict[str, Any] = {name: option.read_word(rest)}
+            value = option.default if samples and rest in _OFF else option.read_word(rest)
+            changes: dict[str, Any] = {option.name: value}
+            if samples:
+                sampling = replace(conversation.options.sampling, **changes)
+                if value != option.default:
+                    check_xtc(sampling)
+                changes = {"sampling": sampling}
             changed = replace(conversation.options, **changes)
             if changed.max_tokens == 0:
                 raise UnreadableWordError("an answer needs 1 token or more")
@@ -181,26 +177,9 @@ def _option_command(name: str) -> "SlashCommand":
             conversation.options = changed
         return describe_options(conversation.options)
 
-    choices = _SWITCH if option.is_switch else option.choices or ()
-    words = "on|off" if option.is_switch else option.metavar
+    choices = _OFF if samples else _SWITCH if option.is_switch else option.choices or ()
+    words = "on|off" if option.is_switch else f"{option.metavar}{'|off' if samples else ''}"
     return SlashCommand(f"/{option.word}", f"[{words}]", option.help, run, choices)
-
-
-def _sampling_command(option: Option) -> "SlashCommand":
-    """A command that sets one option of the sampling; `off` is its default."""
-
-    def run(conversation: Conversation, rest: str) -> Reply:
-        if rest:
-            value = option.default if rest in _OFF else option.read_word(rest)
-            changes: dict[str, Any] = {option.name: value}
-            sampling = replace(conversation.options.sampling, **changes)
-            if value != option.default:
-                check_xtc(sampling)
-            conversation.options = replace(conversation.options, sampling=sampling)
-        return describe_options(conversation.options)
-
-    words = f"[{option.metavar}|off]"
-    return SlashCommand(f"/{option.word}", words, option.help, run, _OFF)
 
 
 def _show_drafts(conversation: Conversation, rest: str) -> Reply:
@@ -261,35 +240,6 @@ def describe_options(options: Options) -> str:
     return " · ".join(fact for fact in facts if fact)
 
 
-def read_sampling(words: str, now: Sampling) -> Sampling:
-    """Reads `greedy`, or pairs such as `temp 0.8 top-k 40`, named like the options.
-
-    `sample` is another word for `temp`; without a number, it means a temperature of 1. Filters that
-    are not named are turned off. Other options stay as they are `now`, except that a temperature of
-    0 becomes 1.
-
-    Raises:
-        InvalidRequestError: if the words cannot be read.
-    """
-    given = {name: _SAMPLING[name].default for name in _FILTERS}
-    given["temp"] = 0.0 if words == "greedy" else 1.0 if now.greedy else now.temperature
-    left = [] if words == "greedy" else words.split()
-    try:
-        while left:
-            name = left.pop(0)
-            name = "temp" if name == "sample" else name
-            if name not in _SAMPLING:
-                raise InvalidRequestError(f"There is no sampler {name} here; try {_SAMPLER_USAGE}.")
-            bare = name == "temp" and (not left or left[0] in _SAMPLING)
-            given[name] = 1.0 if bare else _SAMPLING[name].read_word(left.pop(0) if left else "")
-    except UnreadableWordError as error:
-        raise InvalidRequestError(f"{error}: {_SAMPLER_USAGE}.") from None
-    changes: dict[str, Any] = {_SAMPLING[name].name: value for name, value in given.items()}
-    sampling = replace(now, **changes)
-    check_xtc(sampling)
-    return sampling
-
-
 def _file(word: str) -> Path:
     if not word:
         raise UnreadableWordError("the name of a file is missing")
@@ -303,14 +253,12 @@ COMMANDS: Final = (
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
-    _option_command("max_tokens"),
-    *map(_sampling_command, _SAMPLING.values()),
-    SlashCommand("/sampler", "[HOW]", "greedy, or settings, e.g. temp 0.8 top-k 40", _sampler,
-                 ("greedy", *_SAMPLING)),
+    _option_command(_OPTIONS["max_tokens"]),
+    *(_option_command(option, samples=True) for option in _SAMPLING.values()),
     SlashCommand("/speculate", "[on|off]", "turn drafting on or off", _speculate, _SWITCH),
-    _option_command("drafter"),
-    _option_command("num_draft_tokens"),
-    _option_command("exact"),
+    _option_command(_OPTIONS["drafter"]),
+    _option_command(_OPTIONS["num_draft_tokens"]),
+    _option_command(_OPTIONS["exact"]),
     SlashCommand("/show-drafts", "[on|off]", "colour accepted draft tokens", _show_drafts, _SWITCH),
     SlashCommand("/stats", "", "tokens, forward passes and time so far", _stats),
     SlashCommand("/quit", "", "leave", _quit),
@@ -321,7 +269,6 @@ _ALIASES: Final = {
     "/reset": ("/clear",),
     "/system": ("/system-prompt",),
     "/max-tokens": ("/length",),
-    "/sampler": ("/processor",),
     "/speculate": ("/speculative",),
 }
 _KEYS: Final = (

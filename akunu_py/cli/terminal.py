@@ -73,13 +73,8 @@ _NOT_KEPT: Final = "interrupted before the first token; the question is not kept
 
 
 class TerminalScreen(Screen):
-    """Reads from and writes to the terminal; for the main thread.
-
-    Args:
-        loading: the engine, as soon as it is loaded.
-        settings: of the conversation.
-        history: what the user typed in earlier conversations.
-    """
+    """Reads from and writes to the terminal; for the main thread. `history` has what the user typed
+    in earlier conversations."""
 
     def __init__(self, loading: "Future[Engine]", settings: ChatSettings, history: History) -> None:
         super().__init__(loading)
@@ -174,11 +169,6 @@ class TerminalScreen(Screen):
         self.notice("Interrupted; press Ctrl-D to leave.")
 
     def _describe_model(self) -> None:
-        """Shows a line about the loaded model, once.
-
-        Raises:
-            AkunuError: if it does not load.
-        """
         engine = self._loading.result()
         if self._describes:
             self._describes = False
@@ -227,8 +217,6 @@ def describe_model(engine: "Engine", options: Options) -> str:
 
 
 def _drafting(engine: "Engine", options: Options) -> str:
-    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415  (not for the first prompt)
-
     if not options.drafts:
         return "drafting is off"
     if engine.speculation.why_impossible:
@@ -237,6 +225,8 @@ def _drafting(engine: "Engine", options: Options) -> str:
         return f"up to {options.num_draft_tokens} draft tokens per round"
     if (curve := engine.speculation.cost_curve) is None:
         return "drafting where it pays"
+    from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415  (not for the first prompt)
+
     payoff = CostReport({}, {}, curve).payoff
     if payoff.acceptance is None or not payoff.pays:
         return "drafting does not pay here"
@@ -252,7 +242,7 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
     replaced = () if is_dumb_terminal() else examples
 
     writing = has_focus(DEFAULT_BUFFER)
-    begins = Condition(lambda: bool(examples) and _has_nothing_but(replaced))
+    begins = Condition(lambda: bool(examples) and get_app().current_buffer.text in ("", *replaced))
 
     @bindings.add("tab", filter=writing & begins)
     def _take_example(press: KeyPressEvent) -> None:
@@ -278,10 +268,6 @@ def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
     return bindings
 
 
-def _has_nothing_but(examples: Sequence[str]) -> bool:
-    return get_app().current_buffer.text in ("", *examples)
-
-
 class SlashCompleter(Completer):
     """Completes a slash command and its arguments in the first line."""
 
@@ -299,17 +285,13 @@ class SlashCompleter(Completer):
             elif space and command.name == name:
                 if command.takes_file:
                     yield from self._paths.get_completions(Document(rest), event)
-                word = rest.rpartition(" ")[2]
                 for choice in command.choices:
-                    if choice.startswith(word):
-                        yield Completion(choice, -len(word))
+                    if choice.startswith(rest):
+                        yield Completion(choice, -len(rest))
 
 
 def open_history() -> History:
-    """What the user typed in earlier conversations, in a file that only the user can read.
-
-    If there can be no such file, the history lasts for this conversation only.
-    """
+    """A history in a file that only the user can read; in memory if there can be no such file."""
     path = user_data_path("akunu-py", appauthor=False) / "chat_history"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

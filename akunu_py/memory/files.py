@@ -139,9 +139,6 @@ def _content(path: Path) -> bytes:
 
     It may have become something else since it was listed: a link is not followed, and a pipe is
     not waited for.
-
-    Raises:
-        OSError: if it cannot be read, or is no file.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as file:

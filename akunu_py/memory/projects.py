@@ -14,10 +14,9 @@ from typing import Final
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.files import LeftOut, git_root, is_utf8, read_source, source_files
-from akunu_py.memory.recent import RecentTexts
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
-from akunu_py.memory.tiers import MemoryTier, ProjectTexts
+from akunu_py.memory.tiers import MemoryTier, ProjectTexts, RecentTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""
@@ -43,14 +42,8 @@ class IndexResult:
 
 
 class Memory:
-    """What the requests of an engine draft from besides themselves.
-
-    Args:
-        projects: the texts of each, in the engine's tokenizer, by its folder.
-        notices: lines for the user, if something cannot be used.
-        remembers: whether earlier requests are drafted from, too: those that named no project, or
-            the same one.
-    """
+    """What the requests of an engine draft from besides themselves: the texts of projects, by their
+    folders, and, if it `remembers`, earlier requests that named no project, or the same one."""
 
     def __init__(
         self,
@@ -65,14 +58,10 @@ class Memory:
         self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
 
     def lend(self, drafter: AutoDrafter, project: str | None) -> None:
-        """Gives a drafter the texts of a request that has not begun.
+        """Gives a drafter the texts of a request that has not begun, and that calls its `end`.
 
-        Args:
-            drafter: whose `end` is called at the end of the request.
-            project: the only one to draft from; None for all, empty for none.
-
-        Raises:
-            InvalidRequestError: if the engine does not know the project.
+        `project` is the only one to draft from, None stands for all, an empty one for none; one
+        that the engine does not know is refused.
         """
         if project and project not in self.projects:
             raise InvalidRequestError(f"There is no project {project} to draft from here.")
@@ -114,10 +103,8 @@ def index_project(
     """Brings the memory of a project up to date.
 
     Args:
-        store: where it is kept.
         project: as `project_folder` returns it.
         fingerprint: of the tokenizer that `encode` belongs to.
-        encode: makes the ids of a text.
         progress: called with the bytes examined, and those of all files.
 
     Raises:
@@ -177,7 +164,6 @@ def open_memory(
         asked: their folders; `AUTO` is one that there may not be.
         fingerprint: of the model's tokenizer.
         vocabulary_size: the ids of the model; no other is ever drafted.
-        remembers: see `Memory`.
 
     Raises:
         InvalidRequestError: if a project was named and has no memory; the text says why.

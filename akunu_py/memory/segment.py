@@ -77,7 +77,6 @@ def order_of(tokens: Tokens) -> Tokens:
 
 
 def _largest(tokens: Tokens) -> int:
-    """The largest id; 0 if there is none."""
     return int(tokens[tokens != END].max(initial=0))
 
 
@@ -93,16 +92,8 @@ def _ranks(
 
 
 def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
-    """Sorts tokens, at most `MAX_TOKENS`, and writes a file in one step; returns its bytes.
-
-    Args:
-        path: of the new file, which only the user may read.
-        fingerprint: of the tokenizer, 32 bytes.
-        tokens: as `joined_documents` makes them.
-
-    Raises:
-        OSError: if it cannot be written; there is no file then.
-    """
+    """Sorts tokens, at most `MAX_TOKENS`, and writes a file in one step, which only the user may
+    read; returns its bytes. The fingerprint, of the tokenizer, has 32."""
     arrays = np.concatenate([tokens, order_of(tokens)]).astype("<u4").tobytes()
     head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), _largest(tokens), 0)[:-4]
     with replacement(path) as file:
@@ -120,12 +111,8 @@ def _checksum(head: bytes, arrays: bytes | memoryview) -> int:
 
 
 class Segment:
-    """A file that is open.
-
-    Attributes:
-        fingerprint: of the tokenizer that its tokens are of.
-        largest: the largest id.
-        tokens: all of them; each document ends with an `END`.
+    """A file that is open: its tokens, in which each document ends with an `END`, the `largest` id,
+    and the fingerprint of their tokenizer.
 
     Raises:
         DamagedSegmentError: if it is no segment, or not as it was written.
@@ -159,21 +146,21 @@ class Segment:
             the token that follows.
         """
         recent = list(context[: -DEPTH - 1 : -1])
-        order, agreement = self._order, self._agreement
+        tokens, order = self.tokens, self._order
         at, size = self._position(recent), len(order)
-        before = agreement(order[at - 1], recent) if at else 0
-        after = agreement(order[at], recent) if at < size else 0
+        before = agreement(tokens, order[at - 1], recent) if at else 0
+        after = agreement(tokens, order[at], recent) if at < size else 0
         below, above = at - 1, at
         found: list[tuple[int, int]] = []
         while len(found) < most and (before or after):
             if after >= before:
                 found.append((after, order[above]))
                 above += 1
-                after = agreement(order[above], recent) if above < size else 0
+                after = agreement(tokens, order[above], recent) if above < size else 0
             else:
                 found.append((before, order[below]))
                 below -= 1
-                before = agreement(order[below], recent) if below >= 0 else 0
+                before = agreement(tokens, order[below], recent) if below >= 0 else 0
         return found
 
     def _position(self, recent: Sequence[int]) -> int:
@@ -197,12 +184,13 @@ class Segment:
                 high = middle
         return low
 
-    def _agreement(self, place: int, recent: Sequence[int]) -> int:
-        """How many tokens before a place agree with recent ones, the last token first."""
-        tokens, length = self.tokens, 0
-        for token in recent if place >= len(recent) else recent[:place]:
-            place -= 1
-            if tokens[place] != token:
-                break
-            length += 1
-        return length
+
+def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
+    """How many tokens before a place agree with recent ones, the last token first."""
+    length = 0
+    for token in recent if place >= len(recent) else recent[:place]:
+        place -= 1
+        if tokens[place] != token:
+            break
+        length += 1
+    return length

@@ -83,9 +83,7 @@ Documents = Mapping[str, tuple[KnownFile, Sequence[int]]]
 class MemoryStore:
     """The memory of one user. All methods raise InvalidRequestError if the folder cannot be used.
 
-    Args:
-        folder: None takes the user's cache folder. It is made if there is none.
-        limit: bytes that all segments may take; the projects that were used longest ago go first.
+    All segments may take `limit` bytes; the projects that were used longest ago go first.
     """
 
     def __init__(self, folder: Path | None = None, *, limit: int = DEFAULT_BYTES) -> None:
@@ -230,7 +228,6 @@ class MemoryStore:
         return int(row[0]) if row else 0
 
     def _segments(self, number: int) -> dict[str, int]:
-        """The names of a project's segments, and their bytes."""
         return dict(
             self._database.execute("SELECT name, bytes FROM segments WHERE project = ?", (number,))
         )
@@ -267,7 +264,6 @@ class MemoryStore:
     def _documents_in(
         self, names: Sequence[str], fingerprint: bytes
     ) -> dict[str, tuple[KnownFile, Sequence[int]]]:
-        """The files in some segments."""
         found: dict[str, tuple[KnownFile, Sequence[int]]] = {}
         for name in names:
             if (segment := self._open_segment(name, fingerprint)) is not None:
@@ -279,7 +275,6 @@ class MemoryStore:
         return found
 
     def _write(self, number: int, fingerprint: bytes, documents: Documents) -> None:
-        """Writes a segment and names it."""
         name, first = f"{secrets.token_hex(8)}.segment", 0
         tokens = joined_documents([held for _, held in documents.values()])
         nbytes = write_segment(self.folder / name, fingerprint, tokens)
@@ -333,12 +328,7 @@ class MemoryStore:
 
 
 def _open_database(folder: Path) -> sqlite3.Connection:
-    """Opens the database of a folder; one that is damaged or of another version is replaced.
-
-    Raises:
-        InvalidRequestError: if there can be none.
-        OSError: if the folder cannot be used, and so does `sqlite3.OperationalError`.
-    """
+    """Opens the database of a folder; one that is damaged or of another version is replaced."""
     path = folder / "projects.sqlite"
     for _ in range(2):
         path.touch(mode=0o600)
@@ -391,10 +381,6 @@ def _is_damage(error: BaseException) -> bool:
 
 
 def _make_private(path: Path, mode: int) -> None:
-    """Takes rights from what another program has made, or a user has copied.
-
-    Raises:
-        OSError: if it is somebody else's.
-    """
+    """Takes rights from what another program has made, or a user has copied."""
     if stat.S_IMODE(path.stat().st_mode) & ~mode:
         path.chmod(mode)

@@ -11,7 +11,8 @@ from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.evidence import recall_evidence
-from akunu_py.memory.segment import DEPTH, Segment
+from akunu_py.drafting.occurrences import Occurrences, key_of_four
+from akunu_py.memory.segment import DEPTH, Segment, agreement
 from akunu_py.tokens import FIRST_BOUNDARY
 
 PLACES: Final = 16
@@ -22,6 +23,18 @@ ENOUGH: Final = 3
 
 MAX_CARRIED: Final = 64
 """After more new tokens than this, places are searched again."""
+
+MAX_RECENT_TOKENS: Final = 1 << 17
+"""Of all texts together; a token takes about 130 bytes."""
+
+MAX_TEXTS: Final = 32
+"""Each is looked up in every round that is drafted for."""
+
+_LEAST_TOKENS: Final = 32
+"""Of a text that is worth keeping."""
+_SAMPLES: Final = 16
+_END: Final = FIRST_BOUNDARY + (1 << 30)
+"""Closes a text; no boundary of references is that large."""
 
 _SHORTER: Final = 2.0
 """What a shorter context says counts as much as this many places of the longer one."""
@@ -36,7 +49,6 @@ class Place(NamedTuple):
 
     @property
     def token(self) -> int:
-        """The token that follows."""
         return self.tokens[self.at]
 
 
@@ -63,7 +75,6 @@ class ProjectTexts:
         self.segments = segments
 
     def nearest(self, context: Sequence[int]) -> list[Place]:
-        """See `Texts`."""
         places = [
             Place(segment.tokens, at, length)
             for segment in self.segments
@@ -74,21 +85,68 @@ class ProjectTexts:
         return places[:PLACES]
 
 
+class RecentTexts:
+    """The prompts and answers of the requests that have ended; those of one user, who may see them
+    all. Nothing is written anywhere.
+
+    A text is kept with the index that its own drafter made of it, so keeping it takes no time. The
+    texts that were kept first go first.
+    """
+
+    def __init__(self, max_tokens: int = MAX_RECENT_TOKENS) -> None:
+        self.version = 0
+        self._max_tokens = max_tokens
+        self._texts: list[Occurrences] = []  # the latest first
+
+    def __len__(self) -> int:
+        return sum(len(text.tokens) for text in self._texts)
+
+    def keep(self, text: Occurrences) -> None:
+        """Keeps a text in place of those that are part of it; drops the oldest if they are too
+        many. Nobody changes the text until `take_back` was called."""
+        size = len(text.tokens)
+        if not _LEAST_TOKENS <= size < self._max_tokens or any(text is one for one in self._texts):
+            return
+        self.version += 1
+        if text.tokens[-1] != _END:
+            text.append(_END)
+        others = [kept for kept in self._texts if not _holds(text, kept.tokens)]
+        self._texts, room = [text], self._max_tokens - len(text.tokens)
+        for kept in others[: MAX_TEXTS - 1]:
+            room -= len(kept.tokens)
+            if room >= 0:
+                self._texts.append(kept)
+
+    def take_back(self, text: Occurrences) -> None:
+        """Drops a text, which may not have been kept."""
+        self.version += 1
+        self._texts = [kept for kept in self._texts if kept is not text]
+
+    def nearest(self, context: Sequence[int]) -> list[Place]:
+        """The latest places after four or more tokens that a context ends with; the longest match
+        first, and of these the latest text."""
+        if not self._texts or len(context) < 4:
+            return []
+        key, recent = key_of_four(*context[-4:]), context[: -DEPTH - 1 : -1]
+        found: list[Place] = []
+        for text in self._texts:
+            latest = text.latest_four.get(key)
+            for at in text.after_four(latest) if latest else ():
+                length = agreement(text.tokens, at, recent)
+                if length >= 4:
+                    found.append(Place(text.tokens, at, length))
+        found.sort(key=lambda place: -place.length)
+        return found[:PLACES]
+
+
 class Recall:
     """The places that agree longest with the last tokens, and the token that likely follows.
 
     The shares of tokens among the longest matches are blended with those among all shorter ones,
     as PPM does (Cleary and Witten 1984): so one place is believed if shorter contexts agree.
 
-    Args:
-        places: 1 or more, those with longer matches first.
-        tier: the number of the tier, for `recall_evidence`.
-
-    Attributes:
-        length: of the longest match.
-        token: the token with the largest share; None if documents end at most places.
-        share: its share, from 0 to 1.
-        shares: those of all tokens that follow a place; together at most 1.
+    There is a place or more, those with longer matches first. `token` has the largest of the
+    `shares`, which are together at most 1; it is None if documents end at most places.
     """
 
     def __init__(self, places: Sequence[Place], tier: int) -> None:
@@ -112,7 +170,6 @@ class Recall:
 
     @property
     def evidence(self) -> int:
-        """The evidence of the token, as `drafting/evidence.py` counts it."""
         return recall_evidence(self.length, self.share, self._tier)
 
     def after(self, token: int) -> Recall | None:
@@ -168,3 +225,12 @@ class MemoryTier:
         if recall is None or not recall.carries or not recall.fits(tokens):
             return None
         return recall
+
+
+def _holds(text: Occurrences, part: Sequence[int]) -> bool:
+    """Whether a text seems to hold another one, by some places of it."""
+    stride = max(1, (len(part) - 4) // _SAMPLES)
+    return all(
+        key_of_four(*part[at : at + 4]) in text.latest_four
+        for at in range(0, len(part) - 4, stride)
+    )

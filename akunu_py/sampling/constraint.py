@@ -83,14 +83,8 @@ class GrammarPart:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Where an answer is after one of its tokens.
-
-    Attributes:
-        tail: the last bytes, in which a mark may have begun.
-        thinking: whether it is inside reasoning.
-        part: the part that it is in, if any.
-        ended: whether nothing may follow.
-    """
+    """Where an answer is after one of its tokens: its last bytes, in which a mark may have begun,
+    whether it is inside reasoning, its part, if any, and whether nothing may follow."""
 
     tail: bytes = b""
     thinking: bool = False
@@ -105,10 +99,8 @@ class Constraint:
         begin: makes the state of a part whose mark begins with the token at a position.
         spell: the bytes of an id.
         wake: the mark; an empty one, and `once`, for the whole answer.
-        first: the part that the answer begins in, or None.
-        start: position of the answer's first token.
-        vocabulary: how many ids the matcher knows.
-        predicted: how many of these the model predicts; some tokenizers have more.
+        first: the part that the answer, whose first token is at position `start`, begins in.
+        predicted: how many of the matcher's `vocabulary` the model predicts.
     """
 
     def __init__(
@@ -139,14 +131,10 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Whether the grammar is satisfied and nothing can follow."""
         return self._states[-1].ended
 
     def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
-        """The logits with forbidden tokens at minus infinity; see `Sampler.process_logits`.
-
-        Waits for `inputs` if they are lazy.
-        """
+        """See `Sampler.process_logits`; waits for `inputs` if they are lazy."""
         masks = self.masks(position, np.asarray(inputs).tolist())
         if masks is None:
             return logits
@@ -155,14 +143,8 @@ class Constraint:
         return mx.where(allowed.astype(mx.bool_), logits, -mx.inf)
 
     def masks(self, position: int, inputs: Sequence[int]) -> Masks | None:
-        """Which tokens may follow each input; None if all may.
-
-        Rows after a forbidden input allow everything, because nothing is read from them.
-
-        Args:
-            position: the position of the token that the first row predicts.
-            inputs: the token before it, and the draft tokens.
-        """
+        """Which tokens may follow each input; None if all may. The first row predicts the token at
+        `position`. Rows after a forbidden input allow everything: nothing is read from them."""
         masks = None
         for row, token in enumerate(inputs):
             if not self._take(token, position - 1 + row):
@@ -180,11 +162,8 @@ class Constraint:
         return masks
 
     def extend(self, position: int, tokens: Sequence[int]) -> int:
-        """Takes the tokens emitted from `position` on, which replace those drafted there.
-
-        Returns:
-            How many of them the grammar took; nothing can follow the one that completes it.
-        """
+        """Takes the tokens emitted from `position` on, which replace those drafted there. Returns
+        how many the grammar took; nothing can follow the one that completes it."""
         for count, token in enumerate(tokens):
             if not self._take(token, position + count):
                 return count
@@ -223,7 +202,6 @@ class Constraint:
         return True
 
     def _truncate(self, position: int) -> None:
-        """Forgets the tokens at a position and after it."""
         length = max(position - self._start, 0)
         del self._tokens[length:], self._states[length + 1 :]
         part = self._states[-1].part
@@ -270,12 +248,8 @@ class ConstraintFactory:
         self._matchers: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
     def make(self, grammar: Grammar, start: int) -> Constraint:
-        """A constraint for the answer whose first token is at position `start`.
-
-        Raises:
-            InvalidRequestError: if the grammar is invalid, or llguidance cannot read the model's
-                tokenizer.
-        """
+        """A constraint for the answer whose first token is at position `start`; refuses invalid
+        grammars, and tokenizers that llguidance cannot read."""
         if self._guide is None:
             self._guide = self._make_guide()
         matcher = self._matchers.pop(grammar, None) or _make_matcher(self._guide, grammar)

@@ -39,14 +39,9 @@ def filtered(
     is what mlx-lm keeps, which applies the top-k last. XTC needs all tokens, because less likely
     ones take the places of those that it excludes.
 
-    Args:
-        logits: `[rows, vocabulary]`.
-        sampling: what the request asked for.
-        exclude: XTC at these positions, if the request has it.
-
-    Returns:
-        Log-probabilities, float32, those that were filtered out at minus infinity, and the ids that
-        they belong to: both `[rows, candidates]`, or no ids if all tokens are candidates.
+    Of logits `[rows, vocabulary]`, returns log-probabilities, float32, those that were filtered out
+    at minus infinity, and the ids that they belong to: both `[rows, candidates]`, or no ids if all
+    tokens are candidates. `exclude` is XTC at these positions, if the request has it.
     """
     logits = logits.astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -79,11 +74,8 @@ def sorts_in_numpy(sampling: Sampling) -> bool:
 
 
 def keep_top_p(scores: mx.array, ordered: mx.array, top_p: float) -> mx.array:
-    """Drops the tokens before which more likely ones have a probability of `top_p` together.
-
-    mlx-lm's rule, for log-probabilities `[rows, candidates]` of all tokens or of the most likely
-    ones; `ordered` has the same, sorted, the most likely last.
-    """
+    """Drops the tokens before which more likely ones have a probability of `top_p` together, as
+    mlx-lm does; `ordered` has the log-probabilities `scores`, sorted, the most likely last."""
     mass_above = mx.cumsum(mx.exp(ordered), axis=-1, reverse=True, inclusive=False)
     num_dropped = (mass_above >= top_p).sum(axis=-1, keepdims=True)
     least = mx.take_along_axis(ordered, num_dropped, axis=-1)
@@ -127,12 +119,9 @@ class InfillFilter:
 
     It looks at the few tokens that top-k and top-p left. If the end tokens are likely enough, it
     keeps only these. Otherwise tokens whose texts begin alike count as one, unlikely ones are
-    dropped, and if none is left the answer ends.
+    dropped, and if none is left the answer ends with the first end token. `text_of` returns the
+    bytes of a token, empty for special ones.
     Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
-
-    Args:
-        end_tokens: ids that end the answer; the first is used if no other token is left.
-        text_of: returns the bytes of a token's text, empty for special tokens.
     """
 
     def __init__(self, end_tokens: Sequence[int], text_of: Callable[[int], bytes]) -> None:
@@ -159,7 +148,6 @@ class InfillFilter:
         return mx.put_along_axis(nothing, mx.array(slots), mx.array(chosen), axis=-1)
 
     def left_of(self, candidates: dict[int, float]) -> dict[int, float]:
-        """The tokens that the sampler leaves, with their probabilities, normalised."""
         ordered = sorted(candidates.items(), key=lambda pair: (-pair[1], pair[0]))
         shares = _normalised({token: value for token, value in ordered if value > 0})
         ends = {token: value for token, value in shares.items() if token in self._end_tokens}

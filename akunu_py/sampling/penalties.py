@@ -25,13 +25,8 @@ class LogitsProcessor(Protocol):
 def make_penalties(
     sampling: Sampling, prompt: Sequence[int], generated: int = 0
 ) -> list[LogitsProcessor]:
-    """The penalties that a request asks for, in the order in which mlx-lm applies them.
-
-    Args:
-        sampling: what it asks for.
-        prompt: its tokens, and those that have been generated.
-        generated: how many these are.
-    """
+    """The penalties that a request asks for, in the order in which mlx-lm applies them; the last
+    tokens of `prompt` have been `generated`."""
     penalties: list[LogitsProcessor] = []
     if sampling.repetition_penalty != 1:
         penalties.append(RepetitionPenalty(sampling, prompt))
@@ -41,13 +36,8 @@ def make_penalties(
 
 
 class _TokensBefore:
-    """The input tokens of all forwards, by position.
-
-    Args:
-        kept: the prompt's last tokens that matter, 1 at least.
-        end: the position after them.
-        size: how many tokens before a row matter; None for all of them.
-    """
+    """The input tokens of all forwards, by position: at first the prompt's last ones, 1 at least,
+    up to position `end`. `size` tokens before a row matter; None for all of them."""
 
     def __init__(self, kept: Sequence[int], end: int, size: int | None = None) -> None:
         self._tokens = mx.array(list(kept), dtype=mx.int32)

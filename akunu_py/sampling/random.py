@@ -4,13 +4,10 @@ Streams separate the numbers that one position needs: drafters use stream 0 and 
 others, so that the two are independent.
 """
 
-from __future__ import annotations
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+import numpy as np
+import numpy.typing as npt
 
 _UINT64_MASK: Final = (1 << 64) - 1
 _SEED_STEP: Final = 0xD1342543DE82EF95
@@ -37,8 +34,6 @@ def draw(row: npt.NDArray[np.floating[Any]], fraction: float) -> int:
 
     The row need not be normalised. A token of probability 0 is never drawn.
     """
-    import numpy as np  # noqa: PLC0415  (drafters that do not sample load without it)
-
     cumulative = np.cumsum(row, dtype=np.float64)
     token = int(np.searchsorted(cumulative, fraction * cumulative[-1], side="right"))
     return min(token, int(np.searchsorted(cumulative, cumulative[-1], side="left")))

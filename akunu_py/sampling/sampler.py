@@ -31,10 +31,7 @@ class Sampler:
     """Chooses one token for each row of logits, repeatably.
 
     Args:
-        sampling: what the request asked for.
-        prompt: its tokens, which the penalties count too, and those that have been generated.
-        generated: how many these are.
-        constraint: the constraint of the request's grammar, or None.
+        prompt: the tokens that the penalties count; the last ones have been `generated`.
         infill: the filter to apply after the others, or None.
         never_excluded: ids that XTC keeps.
         xtc: the filter to use instead of the sampler's own; draft models share the target's.
@@ -73,13 +70,9 @@ class Sampler:
     def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         """The logits to choose from: biased, penalised and constrained.
 
-        With a constraint this waits for lazy inputs.
-
-        Args:
-            logits: `[rows, vocabulary]`; row `i` predicts the token at `position + i`.
-            position: the position of the token that the first row predicts, 0-based.
-            inputs: the input tokens of the forward, `[rows]`; `inputs[i]` is the token just before
-                the one that row `i` predicts. They may be lazy, and the last ones draft tokens.
+        Row `i` of `logits`, `[rows, vocabulary]`, predicts the token at `position + i`, the one
+        just after `inputs[i]`. The inputs, `[rows]`, may be lazy, and the last ones draft tokens;
+        a constraint waits for them.
         """
         for add_bias in self._bias:
             logits = add_bias(inputs, logits)
@@ -121,7 +114,7 @@ class Sampler:
         return mx.log(self.distributions(logits, position))
 
     def uniforms(self, position: int) -> tuple[float, float]:
-        """The random numbers that accept or replace a draft token at `position`."""
+        """Those that accept or replace a draft token at `position`."""
         return (
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
@@ -150,11 +143,7 @@ class SamplerFactory:
         self, options: Options, prompt: Sequence[int], end_tokens: frozenset[int] = frozenset()
     ) -> Sampler:
         """The sampler for the answer to `prompt`, which `end_tokens` end besides the model's own.
-
-        Raises:
-            InvalidRequestError: if a bias is for a token that the model does not have, or the
-                grammar cannot be followed.
-        """
+        Refuses a bias for a token that the model does not have, and bad grammars."""
         for token, _ in options.sampling.logit_bias:
             if token >= self._vocabulary_size:
                 raise InvalidRequestError(

@@ -16,8 +16,9 @@ from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import FINISH_REASONS, JSONAnswer
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter
 from akunu_py.text.call_grammar import CallGrammar, make_checked
+from akunu_py.text.call_reader import ToolCall
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -18,7 +18,7 @@ from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
 from akunu_py.server.service import Service
 from akunu_py.server.wire import FINISH_REASONS, describe_logprob, logprob_entries
 from akunu_py.text.chat import reserved_names
-from akunu_py.text.token_bytes import TokenBytes
+from akunu_py.text.tokenizer import TokenBytes
 
 _KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
 _MAX_EFFORT_LENGTH: Final = 16

@@ -21,7 +21,7 @@ from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import FINISH_REASONS, bounded, spell
-from akunu_py.text.token_bytes import TokenBytes
+from akunu_py.text.tokenizer import TokenBytes
 
 _COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
 _FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", ends_with_usage=True)

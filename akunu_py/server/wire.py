@@ -15,7 +15,7 @@ from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.errors import ApiError, noted_error
 from akunu_py.stats import Stats
-from akunu_py.text.token_bytes import TokenBytes
+from akunu_py.text.tokenizer import TokenBytes
 
 if TYPE_CHECKING:
     from akunu_py.server.service import Job, Service

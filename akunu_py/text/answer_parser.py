@@ -6,47 +6,17 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
 from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
-from akunu_py.text.call_reader import CallBegin, CallReader, kinds_of
+from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
 from akunu_py.text.json_schema import sample_arguments
 from akunu_py.text.stream import Piece
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A function that the model wants to call, with its arguments as JSON text. `id` is None if
-    the model did not name the call."""
-
-    name: str
-    arguments: str
-    id: str | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether the answer was not cut within the arguments."""
-        try:
-            json.loads(self.arguments)
-        except ValueError:
-            return False
-        return True
-
-    @property
-    def input(self) -> dict[str, Any]:
-        """The arguments as an object; empty if they are none, as in a call that was cut short.
-        Numbers that no float can hold become the largest ones."""
-        try:
-            given = json.loads(self.arguments, parse_float=_clamped)
-        except ValueError:
-            return {}
-        return given if isinstance(given, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -74,8 +44,7 @@ class AnswerFormat:
         return self.parse is not None
 
     def sample_calls(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-        """A call of each tool, with its marks, all its keys and made-up values, to draft calls
-        from; none if the layout is not known."""
+        """A call of each tool with made-up values, to draft from; none if the layout is unknown."""
         layout = self.layout
         if layout is None:
             return ()
@@ -91,7 +60,6 @@ class AnswerFormat:
         return prompt.rfind(self.think_start) > prompt.rfind(self.think_end)
 
     def read_calls(self, text: str, tools: Sequence[Any]) -> tuple[ToolCall, ...]:
-        """The calls in a text; none if it cannot be read, for example because it was cut short."""
         if self.parse is None:
             return ()
         try:
@@ -146,14 +114,10 @@ class AnswerParser:
     """Splits one answer into its parts; where the stream is cut makes no difference.
 
     Content and reasoning are released immediately, except for text that may begin a mark. Calls are
-    released when they are complete, or as they are written if a grammar holds them. A call that
-    cannot be read is released as content, with its marks. White space after a mark is dropped.
-
-    Args:
-        format_: the marks to look for.
-        tools: those that may be called; None leaves calls in the text.
-        prompt: the prompt of the answer, which may end inside reasoning or a call.
-        holds_calls: whether a grammar holds calls to the format's layout.
+    released when they are complete, or as they are written if a grammar `holds_calls` to the
+    format's layout. A call that cannot be read is released as content, with its marks; so is every
+    call if `tools` is None. White space after a mark is dropped. The `prompt` may end inside
+    reasoning or a call.
     """
 
     def __init__(
@@ -208,7 +172,6 @@ class AnswerParser:
         return self._release(state, rest, end="")
 
     def _read(self, text: str) -> list[Part]:
-        """Reads a call along; what follows its end is content again."""
         if self._reader is None:
             layout, end = self._format.layout, self._format.call_end
             assert layout is not None
@@ -216,7 +179,10 @@ class AnswerParser:
         reader = self._reader
         self._call += text
         try:
-            parts = [_part(each) for each in reader.feed(text)]
+            parts = [
+                Part(arguments=each) if isinstance(each, str) else Part(calls=(each,))
+                for each in reader.feed(text)
+            ]
         except ValueError as error:
             logger.warning("a tool call cannot be read: %s", type(error).__name__)
             self._position = self._machine.make_state(_State.CONTENT)
@@ -264,7 +230,6 @@ class ReasoningCounter:
         self._text = ""
 
     def count(self, pieces: Sequence[Piece]) -> int:
-        """How many of the next pieces, one a token, are reasoning."""
         counted = 0
         for piece in pieces:
             mark = self._marks[self._inside]
@@ -279,24 +244,10 @@ class ReasoningCounter:
 
 
 def _tool_call(parsed: Any) -> ToolCall:
-    """A call as a parser returns it.
-
-    Raises:
-        ValueError: if it has no name.
-    """
+    """A call as a parser returns it."""
     name, given = parsed["name"], parsed.get("id")
     if not isinstance(name, str):
         raise ValueError("a call has no name")
     arguments = parsed.get("arguments", {})
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     return ToolCall(name, text, given if isinstance(given, str) else None)
-
-
-def _clamped(digits: str) -> float:
-    return min(max(float(digits), -sys.float_info.max), sys.float_info.max)
-
-
-def _part(read: CallBegin | str) -> Part:
-    if isinstance(read, str):
-        return Part(arguments=read)
-    return Part(calls=(ToolCall(read.name, "", read.id),))

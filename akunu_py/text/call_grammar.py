@@ -60,11 +60,9 @@ _CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
 
 
 class CallGrammar:
-    """Writes the grammars of the calls of some tools.
+    """Writes the grammars of the calls of some tools, which are in OpenAI's form.
 
     Args:
-        format_: the marks and the layout of the model's calls.
-        tools: what may be called, in OpenAI's form.
         control_tokens: the ids of the model's control tokens by their spellings.
         one_call: whether there is only one call.
         simple: follows only names and types of arguments, so that every schema will do.
@@ -101,7 +99,6 @@ class CallGrammar:
         self._rules.append(f"calls: {self._text(layout.start)} call {repeats} {end}")
 
     def calls_only(self) -> str:
-        """The grammar of a whole answer that consists of calls."""
         return self._lark(f"start: {self._marked_calls()}")
 
     def after_mark(self) -> str:
@@ -256,7 +253,6 @@ class CallGrammar:
         return self._rule("TEXT", f"({expression}) {json.dumps(end)}")
 
     def _choices(self, schema: Mapping[str, Any]) -> list[Any]:
-        """The values of `enum` or `const`, which may not have a mark in them."""
         _refuse_unread(schema, *_OF_ALL, *_OF_SCALARS)
         types = schema.get("type")
         types = [types] if isinstance(types, str) else types or ()
@@ -294,7 +290,6 @@ class CallGrammar:
         return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
 
     def _rule(self, name: str, body: str) -> str:
-        """The name of a new rule."""
         number = len(self._rules)
         name = f"{name}_{number}" if name.islower() else f"{name}{number}"
         self._rules.append(f"{name}: {body}")
@@ -315,11 +310,7 @@ class CallGrammar:
 
 
 def make_checked(make: Callable[[], str]) -> str:
-    """A grammar that llguidance can follow.
-
-    Raises:
-        InvalidRequestError: if it cannot.
-    """
+    """A grammar; one that llguidance cannot follow is refused."""
     try:
         source = make()
         reason = _reason_against(source)
@@ -346,11 +337,7 @@ def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> None:
-    """Refuses demands that a grammar would not meet.
-
-    Raises:
-        InvalidRequestError: if there is one.
-    """
+    """Refuses demands that a grammar would not meet."""
     unread = [name for name in names if name != but and schema.get(name) not in (None, False, [])]
     if unread:
         raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")

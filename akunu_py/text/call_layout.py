@@ -51,7 +51,6 @@ class CallLayout:
 
     @property
     def has_json(self) -> bool:
-        """Whether the arguments are one JSON object."""
         return not self.key_end
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -164,13 +163,8 @@ _BY_PARSER: Final[Mapping[str, CallLayout]] = {
 
 
 def layout_of(parser: str, template: str) -> CallLayout | None:
-    """The layout that one of mlx-lm's parsers reads, as a chat template writes it; None if it is
-    not known.
-
-    Args:
-        parser: the name of the parser's module.
-        template: the model's chat template, which tells the variants of a family apart.
-    """
+    """The layout that one of mlx-lm's parsers reads, by the name of its module, as a chat template
+    writes it; None if it is not known."""
     if parser in ("glm47", "laguna"):
         return _tagged(line="" if "</arg_key><arg_value>" in template else "\n")
     if parser == "mistral":

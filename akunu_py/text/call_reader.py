@@ -4,6 +4,7 @@ The name is released first, then the arguments as JSON text, piece by piece.
 """
 
 import json
+import sys
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,11 +22,32 @@ _AFTER_SCALARS: Final = ",)]}<\n "
 
 
 @dataclass(frozen=True, slots=True)
-class CallBegin:
-    """A call begins; `id` is None if the model does not name its calls."""
+class ToolCall:
+    """A function that the model wants to call, with its arguments as JSON text. `id` is None if
+    the model did not name the call."""
 
     name: str
+    arguments: str
     id: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer was not cut within the arguments."""
+        try:
+            json.loads(self.arguments)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def input(self) -> dict[str, Any]:
+        """The arguments as an object; empty if they are none, as in a call that was cut short.
+        Numbers that no float can hold become the largest ones."""
+        try:
+            given = json.loads(self.arguments, parse_float=_clamped)
+        except ValueError:
+            return {}
+        return given if isinstance(given, dict) else {}
 
 
 def kinds_of(tools: Sequence[Any]) -> dict[str, dict[str, ValueKind]]:
@@ -39,12 +61,8 @@ def kinds_of(tools: Sequence[Any]) -> dict[str, dict[str, ValueKind]]:
 
 
 class CallReader:
-    """Reads the calls after one opening mark, and the closing one.
-
-    Args:
-        layout: how calls are written.
-        end: the closing mark; empty if calls reach to the end of the answer.
-        kinds: see `kinds_of`.
+    """Reads the calls after one opening mark, and the closing one, `end`, which is empty if calls
+    reach to the end of the answer.
 
     Attributes:
         begun: whether a call has been released.
@@ -54,13 +72,13 @@ class CallReader:
 
     def __init__(self, layout: CallLayout, end: str, kinds: Kinds) -> None:
         self._layout, self._end, self._kinds = layout, end, kinds
-        self._released: list[CallBegin | str] = []
+        self._released: list[ToolCall | str] = []
         self._steps = self._calls()
         self.rest = ""
         self.begun = self.done = False
 
-    def feed(self, text: str) -> list[CallBegin | str]:
-        """Takes the next text; returns the beginnings of calls and pieces of their arguments.
+    def feed(self, text: str) -> list[ToolCall | str]:
+        """Takes the next text; returns calls without arguments, and pieces of their arguments.
 
         Raises:
             ValueError: if the text is not what the layout says. It stays unread.
@@ -100,7 +118,7 @@ class CallReader:
             yield from self._expect(after)
         self.begun = True
         named = layout.id.replace("{name}", name).replace(NUMBER, number)
-        self._released.append(CallBegin(name, named or None))
+        self._released.append(ToolCall(name, "", named or None))
         return self._kinds.get(name, {})
 
     def _members(self, kinds: Mapping[str, ValueKind], end: str) -> _Steps:
@@ -210,7 +228,6 @@ class CallReader:
         return taken
 
     def _expect(self, text: str) -> _Steps:
-        """Takes a text that has to be there."""
         while text and not self.rest.startswith(text):
             if not text.startswith(self.rest):
                 raise ValueError(f"a call has no {text.strip()!r} where it should be")
@@ -237,3 +254,7 @@ class CallReader:
             if len(self.rest) > MAX_NAME + max(map(len, ends)):
                 raise ValueError("a call has no name")
             yield
+
+
+def _clamped(digits: str) -> float:
+    return min(max(float(digits), -sys.float_info.max), sys.float_info.max)

@@ -4,7 +4,7 @@ The ids of an answer are kept as they were generated, because encoding its text 
 differently. So the prompt of the next turn begins with the ids that the cache holds already.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import signature
@@ -22,13 +22,8 @@ _CHATML: Final = (
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """What to change of the Jinja template that turns a conversation into text.
-
-    Attributes:
-        source: a Jinja template instead of the model's own.
-        use_default: whether a model without a template gets ChatML.
-        args: variables for the template, such as `enable_thinking`.
-    """
+    """What to change of the Jinja template that turns a conversation into text: its `source`, and
+    variables such as `enable_thinking`. With `use_default`, a model without one gets ChatML."""
 
     source: str | None = None
     use_default: bool = False
@@ -61,7 +56,7 @@ class ChatTemplate:
 
 @cache
 def reserved_names() -> frozenset[str]:
-    """The names that no variable of a template can have: they say what is rendered, and how."""
+    """The names that no variable of a template can have."""
     from transformers import PreTrainedTokenizerBase  # noqa: PLC0415  (loads slowly)
 
     render = signature(PreTrainedTokenizerBase.apply_chat_template)
@@ -77,27 +72,18 @@ def _refuse_broken(wrapped: Any) -> None:
             raise ModelLoadError(f"The chat template is not valid Jinja, {reason}.") from None
 
 
+@dataclass(frozen=True)
 class ChatTranscript:
     """The messages of a conversation, and the ids that the model has seen of them, which only grow
     at the end."""
 
-    def __init__(self, tokenizer: Tokenizer, system: str | None = None) -> None:
-        self._tokenizer = tokenizer
-        self.messages: list[Message] = []
-        if system:
-            self.messages.append({"role": "system", "content": system})
-        self._seen_text = ""
-        self._seen_tokens: list[int] = []
-
-    def copy(self) -> "ChatTranscript":
-        """A copy of the conversation, which can be continued differently."""
-        twin = ChatTranscript(self._tokenizer)
-        twin.messages = list(self.messages)
-        twin._seen_text, twin._seen_tokens = self._seen_text, self._seen_tokens
-        return twin
+    tokenizer: Tokenizer
+    messages: Sequence[Message] = ()
+    _seen_text: str = ""
+    _seen_tokens: Sequence[int] = ()
 
     def prompt_for(self, question: str) -> list[int]:
-        """The ids that ask for an answer to `question`; the transcript does not change.
+        """The ids that ask for an answer to `question`.
 
         Raises:
             InvalidRequestError: if the model's template refuses the conversation.
@@ -105,23 +91,19 @@ class ChatTranscript:
         _, text = self._ask(question)
         if self._seen_text and text.startswith(self._seen_text):
             rest = text[len(self._seen_text) :]
-            return [*self._seen_tokens, *self._tokenizer.encode(rest, special_tokens=False)]
-        return self._tokenizer.encode(text)
+            return [*self._seen_tokens, *self.tokenizer.encode(rest, special_tokens=False)]
+        return self.tokenizer.encode(text)
 
-    def add_turn(self, question: str, prompt: list[int], answer: str, tokens: list[int]) -> None:
-        """Appends a question and its answer, finished or not: `prompt` has the ids that
-        `prompt_for` returned for the question, `tokens` the generated ids of the answer."""
+    def after_turn(
+        self, question: str, prompt: list[int], answer: str, tokens: list[int]
+    ) -> "ChatTranscript":
+        """The conversation after a question and its answer, finished or not: `prompt` has the ids
+        that `prompt_for` returned for the question, `tokens` the generated ids of the answer."""
         asked, text = self._ask(question)
-        self.messages = [*asked, {"role": "assistant", "content": answer}]
-        self._seen_text = text + self._tokenizer.decode(tokens)
-        self._seen_tokens = [*prompt, *tokens]
-
-    def replace(self, messages: list[Message]) -> None:
-        """Continues other messages, for example those of a loaded conversation."""
-        self.messages = list(messages)
-        self._seen_text, self._seen_tokens = "", []
+        messages = [*asked, {"role": "assistant", "content": answer}]
+        seen = text + self.tokenizer.decode(tokens)
+        return ChatTranscript(self.tokenizer, messages, seen, [*prompt, *tokens])
 
     def _ask(self, question: str) -> tuple[list[Message], str]:
-        """The messages with a question after them, and their text."""
         asked = [*self.messages, {"role": "user", "content": question}]
-        return asked, self._tokenizer.render_chat(asked, open_answer=True)
+        return asked, self.tokenizer.render_chat(asked, open_answer=True)

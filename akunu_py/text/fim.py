@@ -26,11 +26,8 @@ class FillFormat:
     """The special tokens of a family of models, and the layout of its prompts.
 
     Attributes:
-        prefix, suffix: the tokens that open the text before the gap and the text after it.
-        middle: the token that opens the answer; None if the family has none, and the answer
-            continues the prefix.
-        suffix_first: whether the layout is suffix-prefix-middle.
-        repository: opens the name of a repository.
+        middle: opens the answer; None if the family has no such token, and the answer continues
+            the prefix.
         file: opens a file's name and, on the next line, its text.
         name_inside: whether the name of the file with the gap comes after the prefix token.
         marker: a token that only this family has among those with the same three.
@@ -93,7 +90,7 @@ FILL_FORMATS: Final = (
 
 @dataclass(frozen=True)
 class RepositoryFile:
-    """Another file, or a piece of one, that helps to fill a gap."""
+    """Another file, or a piece of one."""
 
     filename: str
     text: str
@@ -101,14 +98,8 @@ class RepositoryFile:
 
 @dataclass(frozen=True)
 class FillRequest:
-    """A gap in a file, and the text around it.
-
-    Attributes:
-        prefix: the text before the gap, up to the cursor.
-        files: other files of the same repository, the most important last.
-        filename: the name of the file with the gap.
-        suffix_first: uses the suffix-prefix-middle layout; False takes the model's own.
-    """
+    """A gap in a file, the text around it, and other `files` of the same repository, the most
+    important last. Without `suffix_first` the layout is the model's own."""
 
     prefix: str
     suffix: str
@@ -199,7 +190,6 @@ def _trim(
 
 
 def _excess(length: int, limit: int, window: int) -> int:
-    """How many tokens to cut off, in whole steps."""
     return min(length, _rounded(max(0, length - limit), window))
 
 
@@ -224,13 +214,11 @@ class _Layout:
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """The special tokens that end an answer."""
         own = self._format
         names = (own.prefix, own.suffix, own.middle, own.repository, own.file, *own.enders)
         return frozenset(token for name in names for token in self._special(name))
 
     def split(self, prefix: str) -> tuple[str, str]:
-        """The parts of a prefix before the suffix and after it."""
         start = 0 if self._suffix_first else prefix.rfind("\n") + 1
         return prefix[:start], prefix[start:]
 

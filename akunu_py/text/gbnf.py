@@ -24,11 +24,8 @@ _HIGHEST: Final = 0x10FFFF
 
 
 def gbnf_to_lark(grammar: str, token_id: Callable[[str], int | None]) -> str:
-    """The grammar in Lark; one that is in Lark already stays as it is.
-
-    Args:
-        grammar: in GBNF or Lark.
-        token_id: the id of a vocabulary entry, or None.
+    """The grammar in Lark; one that is in Lark already stays as it is. `token_id` returns the id of
+    a vocabulary entry, or None.
 
     Raises:
         ValueError: if it cannot be read, with the reason.
@@ -105,7 +102,6 @@ def _signs(text: str) -> list[tuple[str, bool]]:
 
 
 def _token(spelled: str, token_id: Callable[[str], int | None]) -> str:
-    """A token by its id, or all others."""
     name = spelled.removeprefix("!")
     number = int(name[2:-2]) if name.startswith("<[") else token_id(name)
     if number is None:

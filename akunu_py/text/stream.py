@@ -27,7 +27,6 @@ class Detokenizer:
         self._stream = self._new_stream()
 
     def add(self, token: int) -> str:
-        """Takes the next id and returns the text that became readable."""
         self._held.append(token)
         try:
             text: str | None = self._stream.step(self._tokenizer, token)
@@ -102,10 +101,7 @@ class StopScanner:
         return self.found is not None
 
     def feed(self, text: str) -> str:
-        """Takes the next piece of text and returns what may be shown now.
-
-        Once `stopped` is true, nothing more is returned.
-        """
+        """Takes the next piece of text and returns what may be shown now, until `stopped`."""
         if self.stopped:
             return ""
         self._held += text
@@ -117,7 +113,6 @@ class StopScanner:
         return "" if self.stopped else self._release(len(self._held))
 
     def _release(self, length: int) -> str:
-        """The first characters of the held text, up to a stop string."""
         found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found and min(found)[0] <= length:
             length, self.found = min(found)
@@ -159,7 +154,6 @@ class TextStream:
 
     @property
     def stop(self) -> str | None:
-        """The stop string that has appeared, if any."""
         return self._scanner.found
 
     @property
@@ -167,7 +161,6 @@ class TextStream:
         return self._scanner.stopped
 
     def feed(self, token: int, *, drafted: bool) -> Piece:
-        """Takes the next token and returns the text that may be shown now."""
         return Piece(self._scanner.feed(self._detokenizer.add(token)), drafted)
 
     def finish(self) -> Piece:

@@ -1,18 +1,23 @@
 """Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from math import floor
 from threading import Lock
 from typing import Any, Final
+
+import numpy as np
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
 from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
-from akunu_py.text.token_bytes import PieceLengths, TokenBytes
 
 Message = Mapping[str, Any]
 
+_SPACE: Final = "▁"
+_BYTES: Final = 256
+_ROUNDING: Final = 1e-6
 _SHORT: Final = 1 << 16
 """Any text of this many characters is encoded quickly."""
 
@@ -21,12 +26,60 @@ _CUT: Final = "\ufdd0"
 Unicode leaves to programs."""
 
 
+class TokenBytes:
+    """The bytes of the ids of a Hugging Face tokenizer, or of mlx-lm's wrapper around one.
+
+    Decoding a single id does not give them: part of a character becomes a replacement sign, and
+    some decoders drop a leading space. The spelling of the entry has both.
+    """
+
+    def __init__(self, wrapped: Any) -> None:
+        self._wrapped = wrapped
+        self._added = frozenset(wrapped.added_tokens_decoder)
+        self._alphabet = _byte_alphabet(wrapped)
+
+    def of(self, token: int) -> bytes:
+        """The bytes of one id; empty for an id that the tokenizer does not have."""
+        spelling: str | None = self._wrapped.convert_ids_to_tokens(token)
+        if spelling is None:
+            return b""
+        if token in self._added:
+            return spelling.encode()
+        if self._alphabet is not None:
+            return bytes(self._alphabet[sign] for sign in spelling)
+        if len(spelling) == len("<0x00>") and spelling.startswith("<0x"):
+            return bytes.fromhex(spelling[3:-1])
+        return spelling.replace(_SPACE, " ").encode()
+
+
+class PieceLengths:
+    """A lower bound on the tokens of a text: encoding megabytes takes seconds and cannot be
+    interrupted, counting their bytes takes milliseconds.
+
+    Assumes that every byte of a text belongs to a token that spells it, as in byte-level
+    vocabularies and in those that fall back to bytes; `pieces` are the bytes of all entries.
+    """
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        longest = [0] * _BYTES
+        for piece in pieces:
+            for byte in set(piece):
+                longest[byte] = max(longest[byte], len(piece))
+        self._shares = np.array([1 / length if length else 0.0 for length in longest])
+
+    def least_tokens(self, text: str) -> int:
+        """The bound for a text. Each byte counts as 1 / the length of the longest entry that has
+        such a byte, so the bytes of one token add up to 1 at most."""
+        octets = np.frombuffer(text.encode(errors="replace"), np.uint8)
+        counts = np.bincount(octets, minlength=_BYTES)
+        return floor(float(counts @ self._shares) + _ROUNDING)
+
+
 class Tokenizer:
     """The tokenizer of a loaded model; any thread may use it.
 
-    Args:
-        wrapped: what `mlx_lm.utils.load_tokenizer` returned.
-        template_args: variables for the chat template; those of a request replace them.
+    `wrapped` is what `mlx_lm.utils.load_tokenizer` returned. The `template_args` are variables for
+    the chat template; those of a request replace them.
     """
 
     def __init__(self, wrapped: Any, template_args: Mapping[str, Any] | None = None) -> None:
@@ -38,7 +91,6 @@ class Tokenizer:
 
     @property
     def template(self) -> str:
-        """The source of the chat template; empty if it has none in Jinja."""
         source = self.wrapped.chat_template
         return source if isinstance(source, str) else ""
 
@@ -76,10 +128,8 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a prompt, with the model's opening token unless the text starts with it.
 
-        Args:
-            text: any text; spelled-out special tokens count as such.
-            special_tokens: False encodes only the text, as a continuation.
-            most: how many ids there is room for; None for any number.
+        Special tokens that are spelled out count as such. Without `special_tokens` it is only the
+        text, as a continuation. There is room for `most` ids.
 
         Raises:
             ContextOverflowError: if the text is far too long for `most`, whatever its ids are. It
@@ -137,16 +187,13 @@ class Tokenizer:
         return rendered.replace(_CUT, "")
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some ids, special tokens spelled out."""
         return str(self.wrapped.decode(list(tokens)))
 
     def detokenizer(self, prompt: Sequence[int]) -> Detokenizer | WholeTextDetokenizer:
-        """A new detokenizer for the answer to `prompt`."""
         rust = getattr(self.wrapped, "backend_tokenizer", None)
         return WholeTextDetokenizer(self.decode) if rust is None else Detokenizer(rust, prompt)
 
     def token_id(self, token: str) -> int | None:
-        """The id of one vocabulary entry, or None if the model has no such entry."""
         return self._vocabulary.get(token)
 
     def render_chat(
@@ -163,11 +210,8 @@ class Tokenizer:
         Control tokens that are spelled out in a message or a tool are text: only the template can
         end a turn. In the assistant's messages they are what the model wrote.
 
-        Args:
-            messages: dictionaries with `role` and `content`.
-            open_answer: whether to end where the assistant's answer begins.
-            tools: that it may call, in OpenAI's form; for templates that know them.
-            settings: further variables of the template, such as `enable_thinking`.
+        `open_answer` ends it where the assistant's answer begins; `tools` are in OpenAI's form;
+        `settings` are further variables of the template, such as `enable_thinking`.
 
         Raises:
             InvalidRequestError: if the model has no template, or it refuses these messages.
@@ -202,3 +246,14 @@ class Tokenizer:
     def _vocabulary(self) -> dict[str, int]:
         """The ids of all entries; `get_vocab` makes a new dictionary each time."""
         return dict(self.wrapped.get_vocab())
+
+
+def _byte_alphabet(wrapped: Any) -> dict[str, int] | None:
+    """GPT-2's signs for bytes, if each sign of an entry is a byte, as in many tokenizers since."""
+    rust = getattr(wrapped, "backend_tokenizer", None)
+    decoder = None if rust is None else rust.decoder
+    if decoder is None or b'"ByteLevel"' not in decoder.__getstate__():
+        return None
+    from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: PLC0415  (slow)
+
+    return {sign: byte for byte, sign in bytes_to_unicode().items()}

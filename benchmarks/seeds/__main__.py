@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from akunu_py.bench.measurement import describe_machine, machine_line
-from akunu_py.bench.plots import check_can_plot
+from akunu_py.bench.measurement import check_can_plot, describe_machine, machine_line
 from akunu_py.errors import AkunuError
 from akunu_py.loading import load
 from akunu_py.machine.backend import find_backend

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.bench.plots import new_figure
+from akunu_py.bench.measurement import new_figure
 from benchmarks.seeds.measure import DRAFTS
 from benchmarks.seeds.report import SeedsReport, SeedsRow
 

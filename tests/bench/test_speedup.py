@@ -6,7 +6,6 @@ import pytest
 from akunu_py.bench.contestants import (
     Akunu,
     Contestant,
-    ForcedMlxLmSampler,
     ForcedSampler,
     MlxLm,
     Task,
@@ -63,8 +62,6 @@ def test_a_forced_choice_waits_for_the_logits_and_ends_with_the_reference() -> N
     sampler = ForcedSampler([1, 2], [3, 4])
     logits = mx.random.normal((3, 8))
     assert sampler.choose(logits, 3).tolist() == [4, 0, 0]
-    forced = ForcedMlxLmSampler([3, 4])
-    assert [forced(logits[:1]).tolist() for _ in range(3)] == [[3], [4], [0]]
 
 
 def test_answers_are_compared_and_differences_reported(engine: Engine) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from akunu_py import loading
 from akunu_py.__main__ import main
-from akunu_py.bench.plots import check_can_plot
+from akunu_py.bench.measurement import check_can_plot
 from akunu_py.calibration import measure as calibration
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import CACHE_VARIABLE

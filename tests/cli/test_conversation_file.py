@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.cli.conversation_file import (
+from akunu_py.cli.conversation import (
     SavedConversation,
     load_conversation,
     save_conversation,

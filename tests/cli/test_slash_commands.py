@@ -10,7 +10,6 @@ from akunu_py.cli.slash_commands import (
     COMMANDS,
     LeaveChatError,
     describe_options,
-    read_sampling,
     run_command,
 )
 from akunu_py.engine import Engine
@@ -68,14 +67,6 @@ def test_help_names_every_command(
         ("/repetition-penalty 1.1", Options(sampling=Sampling(repetition_penalty=1.1))),
         ("/top-k off", Options()),
         ("/exact on", Options(exact=True)),
-        ("/sampler temp 0.5", Options(sampling=Sampling(0.5))),
-        ("/processor sample 0.5", Options(sampling=Sampling(0.5))),
-        ("/sampler top-k 40", Options(sampling=Sampling(1.0, top_k=40))),
-        (
-            "/sampler temp 1 xtc-probability 0.5 xtc-threshold 0.2",
-            Options(sampling=Sampling(1.0, xtc_probability=0.5, xtc_threshold=0.2)),
-        ),
-        ("/sampler greedy", Options()),
         ("/max-tokens", Options()),
         ("/num-draft-tokens", Options()),
     ],
@@ -180,11 +171,8 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/top", "did you mean /top-p or /top-k?"),
         ("/temperature 1", "did you mean /temp?"),
         ("/show-drafts maybe", "neither on nor off"),
-        ("/sampler", None),
-        ("/sampler beam", "There is no sampler beam"),
-        ("/sampler temp hot", "'hot' is not a number"),
+        ("/temp hot", "'hot' is not a number"),
         ("/temp -1", "`temperature` must be from 0 to 1000, not -1"),
-        ("/sampler top-k", "'' is not a whole number"),
         ("/top-p 0", "`top_p` must be above 0"),
         ("/xtc-probability 0.5", "changes sampled answers only"),
         ("/xtc-threshold 0.2", "needs `xtc_probability`"),
@@ -192,11 +180,8 @@ def test_leaving(conversation: Conversation, line: str) -> None:
     ],
 )
 def test_a_wrong_command_changes_nothing(
-    conversation: Conversation, line: str, sentence: str | None
+    conversation: Conversation, line: str, sentence: str
 ) -> None:
-    if sentence is None:
-        assert say(conversation, line) == describe_options(Options())
-        return
     with pytest.raises(AkunuError) as refusal:
         say(conversation, line)
     assert sentence in str(refusal.value)
@@ -211,25 +196,6 @@ def test_lines_that_are_questions(conversation: Conversation, line: str) -> None
 def test_a_command_may_span_lines(conversation: Conversation) -> None:
     say(conversation, "/system Be brief.\nBe kind.")
     assert conversation.system == "Be brief.\nBe kind."
-
-
-@pytest.mark.parametrize(
-    ("words", "sampling"),
-    [
-        ("sample", Sampling(1.0)),
-        ("temp 0.8 top-k 40 top-p 0.9 min-p 0.05", Sampling(0.8, 0.9, 40, 0.05)),
-        ("sample top-k 3", Sampling(1.0, top_k=3)),
-        ("top-p 0.5 seed 12345678901234567890", Sampling(1.0, 0.5, seed=12345678901234567890)),
-    ],
-)
-def test_samplers_can_be_combined(words: str, sampling: Sampling) -> None:
-    assert read_sampling(words, Sampling()) == sampling
-
-
-def test_samplers_keep_temperature_and_seed() -> None:
-    assert read_sampling("top-k 3", Sampling(0.3, 0.9, seed=5)) == Sampling(0.3, top_k=3, seed=5)
-    with pytest.raises(InvalidRequestError):
-        read_sampling("greedy top-k 3", Sampling())
 
 
 def test_options_in_words() -> None:

@@ -93,7 +93,7 @@ def test_without_a_history_file_the_chat_continues(
         ("/speculate ", ["on", "off"]),
         ("/speculate o", ["on", "off"]),
         ("/drafter no", ["none"]),
-        ("/sampler temp 0.8 top", ["top-p", "top-k"]),
+        ("/temp o", ["off"]),
         ("/unknown x", []),
         ("re", []),
         ("a\n/re", []),

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mlx_lm.tool_parsers import function_gemma, json_tools, kimi_k2, mistral, pythonic, qwen3_coder
 
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part, ToolCall
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Part
 from akunu_py.text.call_layout import layout_of
+from akunu_py.text.call_reader import ToolCall
 from tests.random_calls import joined
 
 TOOLS: list[dict[str, Any]] = [

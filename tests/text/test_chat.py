@@ -6,7 +6,7 @@ from akunu_py.text.chat import ChatTranscript
 
 @pytest.fixture
 def transcript(engine: Engine) -> ChatTranscript:
-    return ChatTranscript(engine.tokenizer, system="Be brief.")
+    return ChatTranscript(engine.tokenizer, [{"role": "system", "content": "Be brief."}])
 
 
 def test_a_turn_is_rendered_by_the_models_template(
@@ -25,8 +25,7 @@ def test_the_next_prompt_starts_with_the_computed_ids(
 ) -> None:
     prompt = transcript.prompt_for("hello")
     generated = engine.tokenizer.encode_plain(answer)
-    transcript.add_turn("hello", prompt, answer, generated)
-    following = transcript.prompt_for("and now?")
+    following = transcript.after_turn("hello", prompt, answer, generated).prompt_for("and now?")
 
     assert following[: len(prompt) + len(generated)] == [*prompt, *generated]
     assert engine.tokenizer.decode(following).endswith(
@@ -39,17 +38,11 @@ def test_ids_that_encoding_would_not_give_are_kept(
 ) -> None:
     prompt = transcript.prompt_for("hello")
     odd = [engine.tokenizer.encode_plain(letter)[0] for letter in "ab"]
-    transcript.add_turn("hello", prompt, "ab", odd)
-    assert transcript.prompt_for("more")[len(prompt) : len(prompt) + 2] == odd
+    after = transcript.after_turn("hello", prompt, "ab", odd)
+    assert after.prompt_for("more")[len(prompt) : len(prompt) + 2] == odd
 
 
-def test_asking_does_not_change_the_transcript(transcript: ChatTranscript) -> None:
-    before = list(transcript.messages)
-    transcript.prompt_for("hello")
-    assert transcript.messages == before
-
-
-def test_replaced_messages_are_rendered_afresh(engine: Engine, transcript: ChatTranscript) -> None:
-    transcript.replace([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
-    text = engine.tokenizer.decode(transcript.prompt_for("c"))
+def test_a_conversation_may_begin_with_messages(engine: Engine) -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    text = engine.tokenizer.decode(ChatTranscript(engine.tokenizer, said).prompt_for("c"))
     assert text.startswith("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>")

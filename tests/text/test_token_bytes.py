@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from akunu_py.errors import ContextOverflowError
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.text.token_bytes import PieceLengths, TokenBytes
+from akunu_py.text.tokenizer import PieceLengths, TokenBytes
 
 EMBER = load_tokenizer("ember")
 BOUND = PieceLengths(map(EMBER.token_bytes.of, range(len(EMBER.wrapped))))
