@@ -13,13 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.drafting.base import (
-    NO_DRAFT,
-    Draft,
-    Drafter,
-    LearnsFromAlternatives,
-    NoDrafter,
-)
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, NoDrafter
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.round import Round
 
@@ -121,13 +115,6 @@ class DraftSession:
         self._constraint = constraint
         self._clock = clock
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
-        # Asked once: to see whether an object has a protocol takes as long as a short draft.
-        self._learner = self._drafter if isinstance(self._drafter, LearnsFromAlternatives) else None
-
-    @property
-    def num_top_ids(self) -> int:
-        """How many of the target's most likely ids at each position the drafter learns from."""
-        return 0 if self._learner is None else self._learner.alternatives_wanted
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts an answer to `prompt`, which may be copied from the references."""
@@ -190,9 +177,6 @@ class DraftSession:
         draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
         self._drafter.feedback(draft, accepted)
         self._unread.extend(outcome.tokens)
-        if outcome.top_ids and self._learner is not None:
-            self._update_drafter()
-            self._learner.learn_alternatives(outcome.context + 1, outcome.top_ids)
         self._trimmer.extend(outcome.tokens)
         self._planner.observe(outcome)
 

@@ -223,7 +223,6 @@ class ModelTarget:
                 outcome.accepted = min(outcome.accepted, taken)
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
-            outcome.top_ids = pending.logprobs.top_ids(len(tokens))
         wait_s = perf_counter() - begun
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,29 +84,6 @@ class Drafter(Protocol):
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         """Reports how many tokens of a verified draft were accepted; called before `extend`."""
-
-
-@runtime_checkable
-class LearnsFromAlternatives(Protocol):
-    """A drafter that also learns from tokens that the target considered likely but did not emit.
-
-    The verifying forward computes them anyway. A loop asks `isinstance(drafter,
-    LearnsFromAlternatives)` once per request and, if `alternatives_wanted` is positive, calls
-    `learn_alternatives` after the `extend` of each round. Source: Romsto's `filler_top_k`.
-    """
-
-    @property
-    def alternatives_wanted(self) -> int:
-        """How many ids a row should have; 0 if the drafter does not want any."""
-
-    def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
-        """Learns the target's most likely ids at positions that `extend` has already appended.
-
-        Args:
-            position: the position of the first row, counted over prompt and emitted tokens:
-                `rows[i]` are the most likely ids at `position + i`, given the tokens before it.
-            rows: one row per position, the most likely id first.
-        """
 
 
 class Recall(Protocol):
