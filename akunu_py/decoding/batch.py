@@ -29,8 +29,7 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.shared_rows import MAX_BATCH_ROWS, share_rows
-from akunu_py.planning.theory import expected_tokens
+from akunu_py.planning.theory import MAX_BATCH_ROWS, expected_tokens, share_rows
 from akunu_py.round import NO_WAIT, Round
 
 CostsOf = Callable[[int], LiveCosts | None]

@@ -12,7 +12,7 @@ from typing import Final
 
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.exactness import BLOCK_ROWS
+from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.drafting import AUTO_DRAFTER, MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.auto import AutoDrafter
@@ -27,7 +27,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS, Options
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
-from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
+from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.sampling.sampler import Sampler
 
 _SEES_AHEAD: Final = frozenset({"phi3small"})

@@ -16,7 +16,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.theory import expected_replays, expected_tokens, replay_s
+from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
 from akunu_py.round import Round
 
 PROPOSAL_SHARE: Final = 0.02
@@ -46,7 +46,6 @@ _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
 _MAX_RISE: Final = 3.0
 """A proposal counts as at most this many times the usual one, because a pause is not its time."""
-_TIE: Final = 1e-9
 
 
 class Situation(NamedTuple):
@@ -222,7 +221,7 @@ class DraftPlanner:
         refill = max(0.0, alone - step) if now.pipelined else 0.0
         plain = 1.0 / (alone if now.replayed else step)
         costs = (cost + refill for cost in rounds)
-        speeds = [plain * (1.0 + _TIE), *map(truediv, expected[1:], costs)]
+        speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
         self.saving = 1.0 - plain / speeds[length]
         rows = now.replayed + 1

@@ -1,6 +1,6 @@
 """The arithmetic of speculation: the expected gain of a draft, and the acceptance it needs to pay.
 
-Pure functions of an acceptance rate and a cost curve.
+Pure functions of acceptance and costs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ _EVEN_ENOUGH: Final = 0.02
 """Draft lengths whose speed differs by less than this count as equally good."""
 _MIN_GAIN: Final = 1.03
 """A smaller speedup does not count as one."""
+
+MAX_BATCH_ROWS: Final = 64
+"""The most rows of a batched forward whose drafts are cut by `share_rows`; what is learnt of costs
+ends with them. Sequences that may not be cut may have more."""
+
+TIE: Final = 1e-9
+"""A longer draft must be faster by more than this part."""
 
 
 def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
@@ -74,6 +81,41 @@ def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
         return forwards[whole] + (tokens - whole) * (forwards[above] - forwards[whole])
 
     return (after(rows) - after(0) + after(size + rows) - after(size)) / 2
+
+
+def share_rows(
+    drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
+) -> list[int]:
+    """How many tokens of each draft a batched forward should verify, to emit most per second.
+
+    The probability that a token is reached and accepted never rises along a draft. So the best
+    choice of any number of rows is that of the most probable tokens, whosever they are.
+
+    Args:
+        drafts: for each sequence, what `expected_tokens` takes.
+        seconds: what a forward takes with 0, 1, 2 ... of these tokens; there are no more rows
+            than it has entries for.
+        emitted: the tokens that it emits on average with none: one for each sequence, and what is
+            accepted of drafts that are verified in any case.
+    """
+    reached = sorted(
+        (
+            (-probability, index)
+            for index, accept_probs in enumerate(drafts)
+            for probability in accumulate(accept_probs, mul)
+        ),
+        key=lambda token: token[0],
+    )[: max(0, len(seconds) - 1)]
+    most, best = 0, emitted / seconds[0] if seconds else 0.0
+    for count, (probability, _) in enumerate(reached, start=1):
+        emitted -= probability
+        speed = emitted / seconds[count]
+        if speed > best * (1.0 + TIE):
+            most, best = count, speed
+    lengths = [0] * len(drafts)
+    for _, index in reached[:most]:
+        lengths[index] += 1
+    return lengths
 
 
 def predicted_speedup(

@@ -23,7 +23,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
+from akunu_py.planning.theory import MAX_BATCH_ROWS
 from tests.decoding.company import SMALLEST, members_of, prompt_of
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model

@@ -86,7 +86,7 @@ def test_nothing_is_reported_unless_asked_for(engine: Engine) -> None:
 
 @pytest.mark.parametrize("logprobs", [-1, 101])
 def test_impossible_numbers_of_alternatives_are_refused(logprobs: int) -> None:
-    with pytest.raises(InvalidRequestError, match="alternatives"):
+    with pytest.raises(InvalidRequestError, match="logprobs"):
         Options(logprobs=logprobs)
 
 
