@@ -30,8 +30,8 @@ from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.sampling.sampler import Sampler
 
-_SEES_AHEAD: Final = frozenset({"phi3small"})
-"""Models of mlx-lm whose tokens see later ones; `tests/test_architectures.py` finds them."""
+_SEES_AHEAD: Final = "phi3small"
+"""The model of mlx-lm whose tokens see later ones; `tests/test_architectures.py` finds it."""
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Returns what is known or expected of what forwards of a model cost on a machine."""
@@ -42,12 +42,8 @@ DrafterFactory = Callable[[Sampler], Drafter]
 
 @dataclass
 class _Experience:
-    """What was learnt from fill-ins, or from other requests.
-
-    Attributes:
-        rates: of acceptance, which all drafters and planners share.
-        drafters, planners: those that no request uses now, the one used last at the end.
-    """
+    """What was learnt from fill-ins, or from other requests: rates of acceptance, which all share,
+    and the drafters and planners that no request uses now, the one used last at the end."""
 
     rates: AcceptanceRates = field(default_factory=lambda: AcceptanceRates(priors()))
     drafters: defaultdict[str, list[Drafter]] = field(default_factory=lambda: defaultdict(list))
@@ -63,8 +59,6 @@ class SpeculationState:
     and costs; the rest goes to a later request.
 
     Args:
-        model: the target.
-        backend: the machine it was loaded for.
         calibrate: called once, by the first request that leaves the number of draft tokens to
             the planner.
         draft_model: drafts for requests whose drafter is `model`.
@@ -73,7 +67,7 @@ class SpeculationState:
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
             it.
-        why_impossible: one line for the user if the model's cache cannot be rolled back, or None.
+        why_impossible: one line for the user if drafts would change answers or cannot be dropped.
         block_rows: the rows of all forwards of an exact answer.
 
     Raises:
@@ -99,7 +93,12 @@ class SpeculationState:
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
         self._batch_costs: dict[int, LiveCosts] = {}
-        self.why_impossible = _why_impossible(model)
+        self.why_impossible = no_rollback_reason(model.make_cache(1))
+        if model.config.get("model_type") == _SEES_AHEAD:
+            self.why_impossible = (
+                "Speculation is off: in mlx-lm's form of this model, a token sees those after it "
+                "in the same forward, so drafts would change the answer."
+            )
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
@@ -135,12 +134,12 @@ class SpeculationState:
             self._borrow_planner(options, fills_gap, loans),
             DraftTrimmer(end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
-            num_draft_tokens=rows - 1 if rows else longest_draft(options),
+            num_draft_tokens=rows - 1 if rows else _longest_draft(options),
             release=loans.close,
         )
 
     def drafter(self, name: str, sampler: Sampler) -> Drafter:
-        """A drafter as requests that name it have it, for oneself.
+        """A drafter as requests that name it have it.
 
         Raises:
             InvalidRequestError: if it does not exist, or needs a draft model and there is none.
@@ -200,7 +199,7 @@ class SpeculationState:
             or options.drafter == MODEL_DRAFTER
             or self.rows_of(options)
         ):
-            return FixedPlanner(longest_draft(options))
+            return FixedPlanner(_longest_draft(options))
         known, costs = self._experience[fills_gap], self.find_costs()
         idle = known.planners
         planner = idle.pop() if idle else DraftPlanner(costs, known.rates)
@@ -249,18 +248,7 @@ class SpeculationState:
         return self.block_rows if options.exact and not self.why_impossible else 0
 
 
-def _why_impossible(model: TargetModel) -> str | None:
-    """One line for the user if drafts would change a model's answers or cannot be dropped."""
-    if model.config.get("model_type") in _SEES_AHEAD:
-        return (
-            "Speculation is off: in mlx-lm's form of this model, a token sees those after it in "
-            "the same forward, so drafts would change the answer."
-        )
-    return no_rollback_reason(model.make_cache(1))
-
-
-def longest_draft(options: Options) -> int:
-    """The most draft tokens that one forward of a request may verify."""
+def _longest_draft(options: Options) -> int:
     if options.num_draft_tokens is not None:
         return options.num_draft_tokens
     return NUM_DRAFT_TOKENS if options.drafter == MODEL_DRAFTER else MAX_PLANNED_TOKENS
