@@ -56,7 +56,7 @@ class CostLevel:
         sizes = [size for size, _ in self.verify_s]
         if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
             raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
-        if sizes[-1] > _MAX_TOKENS or self.context < 0:
+        if sizes[-1] > _MAX_TOKENS or not 0 <= self.context <= _MAX_CONTEXT:
             raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
         seconds = [self.decode_s, *(cost for _, cost in self.verify_s)]
         if not all(_MIN_S < cost < _MAX_S for cost in seconds):
@@ -183,7 +183,7 @@ class CostCurve:
                 None if (value := data.get(name)) is None else _real(value)
                 for name in ("measured_at", "load")
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error
         is_padded = data.get("padded") is True
         curve = cls(levels, blas_threads, measured_at=measured_at, load=load, is_padded=is_padded)
@@ -198,7 +198,12 @@ class CostCurve:
                 than one by one.
         """
         for level in self.levels:
-            _check_plausible(level)
+            one, step = level.verify_s[0][1], level.decode_s
+            if not one / (2 * _PLAUSIBLE_FACTOR) <= step <= _PLAUSIBLE_FACTOR * one:
+                raise ValueError(f"a step takes {_ms(step)}, and a round of one token {_ms(one)}")
+            for size, cost in level.verify_s:
+                if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
+                    raise ValueError(f"{size} tokens take {_ms(cost)}, and one takes {_ms(one)}")
 
     @cached_property
     def _contexts(self) -> list[int]:
@@ -224,10 +229,8 @@ class CostCurve:
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:
-        """For each level after the first, the seconds that its context adds to a round, by size.
-
-        At no size less than at the level before.
-        """
+        """For each level after the first, the seconds that its context adds to a round, by size:
+        at no size less than at the level before."""
         added: list[list[tuple[int, float]]] = []
         before = [(1, 0.0)]
         for level in self.levels[1:]:
@@ -281,22 +284,10 @@ def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> fl
     Beyond the last level it continues the line from the first to the last, because attention adds
     the same time for every token.
     """
-    if len(contexts) == 1 or context <= contexts[0]:
-        return values[0]
-    if context <= contexts[-1]:
+    if len(contexts) == 1 or context <= contexts[-1]:
         return _between(list(zip(contexts, values, strict=True)), context)
     rise = (values[-1] - values[0]) / (contexts[-1] - contexts[0])
     return values[-1] + max(0.0, rise) * (context - contexts[-1])
-
-
-def _check_plausible(level: CostLevel) -> None:
-    one = level.verify_s[0][1]
-    if not one / (2 * _PLAUSIBLE_FACTOR) <= level.decode_s <= _PLAUSIBLE_FACTOR * one:
-        step = _ms(level.decode_s)
-        raise ValueError(f"a step takes {step}, and a round of one token {_ms(one)}")
-    for size, cost in level.verify_s:
-        if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
-            raise ValueError(f"{size} tokens take {_ms(cost)}, and one takes {_ms(one)}")
 
 
 def _ms(seconds: float) -> str:
@@ -306,15 +297,10 @@ def _ms(seconds: float) -> str:
 def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is not a whole number")
-    if value > _MAX_CONTEXT:
-        raise ValueError(f"no context has {value} tokens")
     return value
 
 
 def _real(value: Any) -> float:
     if type(value) not in (int, float):
         raise TypeError(f"{value!r} is not a number")
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise ValueError(f"{value!r} is too large") from error
+    return float(value)

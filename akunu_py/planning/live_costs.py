@@ -65,14 +65,8 @@ class LiveCosts:
 
     Between two observed numbers of tokens, the ratio is interpolated along their logarithm; beyond
     them it is that of the nearest. The doubt grows with the distance from them. Each octave of
-    contexts learns on its own, and begins as the nearest one.
-
-    Args:
-        curve: what is known of the costs, with its doubt.
-        longest: the most tokens a round may have.
-
-    Attributes:
-        curve: what it began with.
+    contexts learns on its own, and begins as the nearest one. Rounds may have up to `longest`
+    tokens.
     """
 
     def __init__(self, curve: CostCurve, longest: int) -> None:
@@ -105,15 +99,9 @@ class LiveCosts:
         ]
 
     def doubts(self, context: int, than: int) -> list[float]:
-        """The standard deviations of the logarithms of costs relative to one of them.
-
-        Args:
-            context: tokens in the cache.
-            than: that one: 0 for a step, else the tokens of a round.
-
-        Returns:
-            one each for a step and for rounds over 1, 2 ... `longest` tokens.
-        """
+        """For a step and rounds over 1, 2 ... `longest` tokens, the standard deviations of the
+        logarithms of their costs relative to that of a round over `than` tokens, or of a step if
+        it is 0."""
         ratios, doubt = self._ratios(context), self._octave(context).doubt
         (_, known), place = ratios[than], self._places[than]
         # Near numbers of tokens are off alike, whatever was observed.
@@ -123,14 +111,12 @@ class LiveCosts:
         ]
 
     def has_observed(self, tokens: int, context: int) -> bool:
-        """Whether a round over as many tokens was observed at such a context."""
+        """Whether a round over this many tokens was observed at such a context."""
         return tokens in self._octave(context).observed
 
     def observe(self, tokens: int, seconds: float, context: int) -> None:
-        """Learns from the time of a round, or with 0 tokens from that of a pipelined single step.
-
-        Ignores rounds longer than `longest`, and impossible times.
-        """
+        """Learns from the time of a round, or with 0 tokens from that of a pipelined single step;
+        ignores rounds longer than `longest`, and impossible times."""
         if not (0 <= tokens <= self._longest and 0.0 < seconds < math.inf):
             return
         octave = self._octave(context)
@@ -160,22 +146,19 @@ class LiveCosts:
         """The first one ends at `_SHORT` tokens, where attention takes little time in any round."""
         number = (context // _SHORT).bit_length()
         if number not in self._octaves:
-            nearest = min(self._octaves, key=lambda known: abs(known - number), default=None)
+            nearest = min(self._octaves, key=lambda other: abs(other - number), default=None)
             if nearest is None:
                 doubt = self.curve.doubt**2
                 self._octaves[number] = _Octave((0.0, _SCALE_DOUBT * doubt), doubt)
             else:
                 # As doubtful as after one time: kernels may change with the context.
-                other = self._octaves[nearest]
-                scale, common = other.scale
+                known = self._octaves[nearest]
+                scale, common = known.scale
+                observed = {
+                    size: (ratio, max(own, _NOISE)) for size, (ratio, own) in known.observed.items()
+                }
                 self._octaves[number] = _Octave(
-                    (scale, max(common, _NOISE)),
-                    other.doubt,
-                    {
-                        size: (ratio, max(own, _NOISE))
-                        for size, (ratio, own) in other.observed.items()
-                    },
-                    other.sizes.copy(),
+                    (scale, max(common, _NOISE)), known.doubt, observed, known.sizes.copy()
                 )
         return self._octaves[number]
 

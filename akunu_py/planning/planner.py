@@ -55,7 +55,7 @@ class Situation(NamedTuple):
         context: tokens in the cache.
         limit: the most draft tokens that fit.
         replayed: tokens that the forward computes again, whatever the draft.
-        pipelined: whether a single step is in flight. If so, no draft continues the pipeline; any
+        pipelined: whether a single step is in flight. Length 0 then continues the pipeline; any
             other stops it, and the loop asks again, with a new proposal, once the step is done.
     """
 
@@ -78,21 +78,13 @@ class Planner(Protocol):
         """Starts a request."""
 
     def should_propose(self, *, pipelined: bool) -> bool:
-        """Whether to ask the drafter for a proposal now; if not, the round has no draft.
-
-        Args:
-            pipelined: whether a single step is in flight.
-        """
+        """Whether to ask the drafter for a proposal now; if not, the round has no draft."""
 
     def pipeline_gain(self, context: int) -> float:
-        """How much time is gained if the next single step is submitted before the result of this
-        one is known, in steps.
+        """How much time is gained if the next single step is submitted before the result of the
+        one in flight is known, in steps.
 
-        Asked while a round without a draft is in flight. If it is negative, it is better to wait
-        for the result: the next round may then verify a draft that follows it.
-
-        Args:
-            context: tokens in the cache, those of this round included.
+        If it is negative, it is better to wait for the result: a draft may follow it.
         """
 
     def choose(self, draft: Draft, now: Situation) -> int:
@@ -114,9 +106,6 @@ class FixedPlanner:
 
     If the drafter says how likely they are, it verifies those that are worth their usual cost:
     while the next token's gain per cost is above the draft's average so far.
-
-    Args:
-        num_draft_tokens: that number.
     """
 
     def __init__(self, num_draft_tokens: int) -> None:
@@ -153,17 +142,8 @@ class FixedPlanner:
 class DraftPlanner:
     """Takes the length that promises the most tokens per second; 0 if none beats plain decoding.
 
-    It outlives requests: what it learns of acceptance and costs holds for the next one too. While
-    no length pays, it still compares the drafts that it declines with what is emitted, so it
-    notices when a text becomes predictable.
-
-    Args:
-        costs: what forwards cost on this machine. Planners may share live costs, made for one
-            token more than `MAX_PLANNED_TOKENS`.
-        rates: what was learnt of acceptance, to share with planners of other requests.
-
-    Attributes:
-        is_probe: whether the length chosen last was chosen to learn what it costs.
+    It outlives requests, and may share costs and rates with planners of other requests. Live costs
+    are made for one token more than `MAX_PLANNED_TOKENS`.
     """
 
     def __init__(self, costs: CostCurve | LiveCosts, rates: AcceptanceRates | None = None) -> None:
@@ -183,6 +163,7 @@ class DraftPlanner:
 
     @property
     def is_probe(self) -> bool:
+        """Whether the length chosen last was chosen to learn what it costs."""
         return self._probes.worth_s is not None
 
     def begin(self) -> None:
@@ -271,8 +252,9 @@ class DraftPlanner:
 class _DeclinedDraft:
     """Compares a declined draft with what is emitted instead, up to the first miss.
 
-    So a planner that verifies nothing still learns whether it should. Sampled drafts are left out:
-    two draws from one distribution seldom agree, but verification accepts the drafted one.
+    So a planner that verifies nothing still notices when a text becomes predictable. Sampled drafts
+    are left out: two draws from one distribution seldom agree, but verification accepts the drafted
+    one.
     """
 
     def __init__(self, rates: AcceptanceRates) -> None:
@@ -283,12 +265,10 @@ class _DeclinedDraft:
         self._draft, self._accepted = NO_DRAFT, 0
 
     def decline(self, draft: Draft) -> None:
-        """Notes a declined draft, unless an earlier one is being compared."""
         if not self._draft and draft.probabilities is None:
             self._draft = draft
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Compares the draft with the tokens that were emitted next."""
         draft = self._draft
         for token, drafted in zip(tokens, draft.tokens[self._accepted :], strict=False):
             self._accepted += token == drafted
@@ -301,10 +281,9 @@ class _DeclinedDraft:
 class _Probes:
     """Chooses lengths that are not expected to be the fastest, to learn their costs.
 
-    Without probes, costs that are believed too high would keep the planner from ever observing such
-    a round. Where the doubt is large enough that another length might be faster, it is tried, as
-    long as all probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a
-    longer draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
+    Where the doubt is large enough that another length might be faster, it is tried, as long as all
+    probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a longer
+    draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
 
     Attributes:
         worth_s: if the round is a probe, the time that its tokens are worth.
@@ -360,7 +339,6 @@ class _Probes:
         return max(range(1, len(speeds)), key=speeds.__getitem__)
 
     def earn(self, seconds: float) -> None:
-        """Books the time of a round."""
         lost = 0.0 if self.worth_s is None else seconds - self.worth_s
         self.worth_s = None
         self._saved_s = min(self._saved_s + PROBE_SHARE * seconds - lost, 0.0)
@@ -376,7 +354,6 @@ class _PipelineGain:
         self._saving = self._frequency = 0.0
 
     def proposed(self) -> None:
-        """Counts a proposal after a single step, without a draft until `drafted` is called."""
         self._saving *= 1.0 - _RATE
         self._frequency *= 1.0 - _RATE
 
@@ -390,11 +367,6 @@ class _PipelineGain:
             self._frequency += _RATE
 
     def of_step(self, refill: float) -> float:
-        """How much time is gained if the next single step is submitted before this one ends, in
-        steps; negative if it is better to wait.
-
-        Args:
-            refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
-                if no draft follows.
-        """
+        """See `Planner.pipeline_gain`. `refill` is how much longer a step takes if it is not
+        pipelined, in steps; it is lost only if no draft follows."""
         return (1.0 - self._frequency) * max(0.0, refill) + MIN_SAVING - self._saving

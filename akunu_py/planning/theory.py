@@ -50,11 +50,8 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
     """The tokens that the next forward computes again on average, after 1, 2 ... draft tokens.
 
     For caches that return to the state before a forward unless its draft is accepted whole: then
-    the tokens that the forward computed again itself, the known one and the accepted ones are due.
-
-    Args:
-        expected: what `expected_tokens` returned.
-        replayed: tokens that this forward computes again, whatever the draft.
+    the tokens that the forward computed again itself (`replayed`), the known one and the accepted
+    ones are due. `expected` is what `expected_tokens` returned.
     """
     rows = []
     for length, (before, after) in enumerate(pairwise(expected), start=1):
@@ -64,15 +61,10 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
 
 
 def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
-    """Seconds that `rows` tokens to compute again add to the next forward.
+    """Seconds that `rows` tokens to compute again, on average, add to the next forward.
 
     That is a single step or one like this, over `size` draft tokens; the mean of both was better
-    than either in `benchmarks/replay_recurrent.py`.
-
-    Args:
-        forwards: seconds of forwards over 1, 2 ... tokens.
-        rows: how many tokens, on average.
-        size: how many tokens follow the known one in this forward.
+    than either in replays. `forwards` are the seconds of forwards over 1, 2 ... tokens.
     """
 
     def after(tokens: float) -> float:
