@@ -36,12 +36,12 @@ from akunu_py.drafting.evidence import (
     support_class,
 )
 from akunu_py.drafting.occurrences import (
-    CONSENSUS,
     MAX_COMPARED,
     Consensus,
     Keeper,
     Match,
     Occurrences,
+    consensus_of,
 )
 from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length
 
@@ -340,7 +340,7 @@ class AutoDrafter:
                     followers = [min(follower, FIRST_BOUNDARY) for follower in followers]
                 token = max(followers, key=followers.count)
                 agreeing = followers.count(token)
-            agreed = CONSENSUS[len(live)][agreeing]
+            agreed = consensus_of(agreeing, len(live))
         only_one = evidence[Consensus.ONLY]
         while token < FIRST_BOUNDARY:
             yield token, bucket(only_one, ahead)

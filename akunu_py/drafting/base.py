@@ -69,11 +69,8 @@ class Drafter(Protocol):
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts a request whose context is `prompt`.
 
-        Args:
-            prompt: the tokens that the target has seen.
-            references: documents that the target has not seen and that the answer may be copied
-                from. A drafter that copies also copies from these, but no match and no draft runs
-                from one document into another. A drafter that does not copy ignores them.
+        The target has not seen the references. A drafter that copies also copies from these, but no
+        match and no draft runs from one document into another.
         """
 
     def extend(self, tokens: Sequence[int]) -> None:
