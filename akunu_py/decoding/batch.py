@@ -49,11 +49,8 @@ class BatchedForward:
     """A forward of one sequence that waits for the batch's next one, or was a part of it.
 
     Attributes:
-        target: the sequence.
         known: the token that it begins with; of a step ahead, it is not known yet.
-        draft: what it verifies; the batch may shorten it until it runs.
-        keeps_draft: whether it may not.
-        step_gain: what its sequence gains by a single step that is submitted before this is read.
+        draft: what it verifies; the batch may shorten it until it runs, unless `keeps_draft`.
         pending: its own part of the batched forward, once that has been submitted.
         error: why it could not be.
         run: the batched forward.
@@ -100,9 +97,7 @@ class _Run:
 class Batch:
     """The sequences that decode with one model, and what the next forward is to compute.
 
-    Args:
-        model: runs the forwards.
-        costs: what they cost; the default leaves all drafts as they were planned.
+    The default costs leave all drafts as they were planned.
 
     Attributes:
         forwards: how many forwards it has run over more than one sequence.
@@ -138,12 +133,7 @@ class Batch:
     def member(
         self, target: ModelTarget, *, keeps_drafts: bool = False
     ) -> Generator["BatchedTarget", None, None]:
-        """Adds a sequence for as long as it decodes.
-
-        Args:
-            target: what it decodes with alone.
-            keeps_drafts: whether its drafts may not be shortened.
-        """
+        """Adds a sequence for as long as it decodes; with `keeps_drafts`, none is shortened."""
         self._members.add(target)
         try:
             yield BatchedTarget(target, self, keeps_drafts=keeps_drafts)
@@ -242,7 +232,6 @@ class Batch:
         *,
         pipelined: bool = False,
     ) -> None:
-        """Builds one forward for all and starts it, without waiting for it."""
         begun = perf_counter()
         inputs, parts = list[Inputs](), list[BatchedForward]()
         for one, inputs_of in sorted(begin, key=lambda pair: pair[0].target.cache.seat):
@@ -327,13 +316,7 @@ class Batch:
 
 
 class BatchedTarget:
-    """A member of a batch, for the loop: its forwards are rows of the batch's, if it has company.
-
-    Args:
-        target: what it decodes with alone.
-        batch: the batch.
-        keeps_drafts: whether drafts may not be shortened.
-    """
+    """A member of a batch, for the loop: in company, its forwards are rows of the batch's."""
 
     def __init__(self, target: ModelTarget, batch: Batch, *, keeps_drafts: bool = False) -> None:
         self._target = target

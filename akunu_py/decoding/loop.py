@@ -19,12 +19,7 @@ from akunu_py.round import Finish, Round
 
 @dataclass(frozen=True)
 class Limits:
-    """Where decoding ends.
-
-    Attributes:
-        max_tokens: how many tokens to emit at most, 1 or more.
-        end_tokens: ids that end the text and are not part of it.
-    """
+    """Where decoding ends: after `max_tokens`, 1 or more, or before an id that ends the text."""
 
     max_tokens: int
     end_tokens: frozenset[int]
@@ -69,11 +64,7 @@ class Target(Protocol[P]):
         """Whether a step may be submitted before the token it begins with is known."""
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """How many drafted tokens the next forward may verify.
-
-        Args:
-            tokens_wanted: tokens that may still be emitted.
-        """
+        """How many drafted tokens the next forward may verify."""
 
     def submit(self, known: int, draft: Draft) -> P:
         """Starts a forward over `[known, *draft]` and returns at once."""

@@ -26,12 +26,7 @@ Uniforms = Callable[[int], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What verification decided about one round.
-
-    Attributes:
-        accepted: how many draft tokens are accepted, from the first on.
-        next_token: the target's own token after them.
-    """
+    """How many draft tokens are accepted, and the target's own token after them."""
 
     accepted: int
     next_token: int
@@ -56,11 +51,7 @@ def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdic
     With argmax choices this is greedy verification. With choices drawn from the target's
     distribution it is sample-and-match: what is emitted was always drawn from the target, and a
     draft token `d` is accepted with probability `p(d)`, so the distribution is the target's.
-
-    Args:
-        choices: the tokens that the target chose after the known one and after each draft token;
-            `len(draft_tokens) + 1` of them.
-        draft_tokens: the guesses.
+    `choices` are the target's tokens after the known one and after each draft token.
     """
     accepted = 0
     while accepted < len(draft_tokens) and choices[accepted] == draft_tokens[accepted]:

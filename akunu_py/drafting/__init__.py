@@ -22,7 +22,7 @@ MODEL_DRAFTER: Final = "model"
 
 
 def make_drafter(name: str) -> Drafter:
-    """Makes the drafter called `name`; `auto` is the recommended one.
+    """Makes the drafter called `name`.
 
     Raises:
         InvalidRequestError: if there is no drafter of that name.

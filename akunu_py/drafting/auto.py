@@ -69,18 +69,13 @@ class CopyCandidate(NamedTuple):
 class AutoDrafter:
     """Drafts many tokens during a copy, and none without evidence.
 
-    What it learns of its own acceptance outlives the request. Of the tokens, only those that the
-    next request begins with do, unless it has a keeper.
-
     It drafts until acceptance is less likely than `MIN_REACH_PROB`, and says how likely each token
-    is; a planner that knows the machine's costs cuts the draft.
-
-    Args:
-        tiers: other texts to draft from where these are more likely to be right than the request.
-        rates: what was learnt, to share with drafters of other requests.
+    is; a planner that knows the machine's costs cuts the draft. What it learns of acceptance
+    outlives the request. Of the tokens, only those that the next request begins with do, unless it
+    has a keeper.
 
     Attributes:
-        tiers: the same; to be changed only between requests.
+        tiers: other texts to draft from; to be changed only between requests.
         keeper: keeps the texts of requests that have ended, or None.
     """
 
@@ -170,7 +165,6 @@ class AutoDrafter:
         return copy
 
     def _recalled(self) -> Recall | None:
-        """What the tiers recall that is most likely to be right."""
         found, best = None, 0.0
         for tier in self.tiers:
             recall = tier.recall(self._occurrences.tokens)
@@ -192,17 +186,9 @@ class AutoDrafter:
     def _likelier(
         self, own: tuple[int, int] | None, recall: Recall, before: int, ahead: int
     ) -> tuple[int, int, float] | None:
-        """The request's next token, or the recalled one if that is more likely.
-
-        Args:
-            own: the request's token and its bucket, if there is one.
-            recall: what follows in other texts.
-            before: the token before it.
-            ahead: how many tokens of the draft are before it.
-
-        Returns:
-            The token, its bucket and its odds; None if there is neither.
-        """
+        """The request's next token (`own`, with its bucket) or the recalled one, whichever is more
+        likely, with bucket and odds; None if there is neither. `ahead` tokens of the draft are
+        before it, the last of them `before`."""
         rival, best, found = RIVAL_ODDS[LEFT if ahead else SILENT], 0.0, None
         if own is not None:
             token, where = own
@@ -227,23 +213,18 @@ class AutoDrafter:
         return AFFINITY_ODDS[self._occurrences.bigram_affinity(before, token)]
 
     def _accept_prob(self, candidate: CopyCandidate) -> float:
-        """How likely its first token is to be accepted."""
         tokens, where = self._occurrences.tokens, bucket(candidate.evidence, 0)
         return self._rates.of(where, self._odds(tokens[-1], tokens[candidate.position], where))
 
     def _match_evidence(self, match: Match) -> tuple[int, int, int, int]:
-        """By `Consensus`, the evidence of a match.
-
-        A match of the whole answer so far is strong, but not before the answer has a token: then
-        it has only seen the chat template, and would repeat the question.
-        """
+        # A match of the whole answer so far is strong, but not before the answer has a token: then
+        # it has only seen the chat template, and would repeat the question.
         answered = len(self._occurrences.tokens) - self._answer_start
         return match_evidence(match.length, whole_answer=0 < answered <= match.length)
 
     def _draft(
         self, source: str, length: int, steps: Iterator[tuple[int, int, float]], limit: int
     ) -> Draft:
-        """Takes steps up to the limit, or until acceptance is too unlikely."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         accept_prob = self._rates.of
         expected: list[float] = []
