@@ -63,7 +63,8 @@ NO_DRAFT = Draft()
 class Drafter(Protocol):
     """Guesses how a sequence continues.
 
-    The engine calls `begin` once per request, then `propose`, `feedback` and `extend` in turn.
+    The engine calls `begin` once per request, then `propose`, `feedback` and `extend` in turn. A
+    class that derives from this may leave out what it does not need.
     """
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
@@ -72,15 +73,18 @@ class Drafter(Protocol):
         The target has not seen the references. A drafter that copies also copies from these, but no
         match and no draft runs from one document into another.
         """
+        return
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were emitted. How they are split over calls makes no difference."""
+        return
 
     def propose(self, limit: int) -> Draft:
         """A guess of at most `limit` tokens; empty if there is no evidence for any."""
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         """Reports how many tokens of a verified draft were accepted; called before `extend`."""
+        return
 
 
 class Recall(Protocol):
@@ -113,17 +117,8 @@ class Tier(Protocol):
         """What may follow `tokens`; None if they say nothing. Never raises."""
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Never guesses: `--drafter none`."""
-
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        pass
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        pass
 
     def propose(self, limit: int) -> Draft:
         return NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass

@@ -13,7 +13,7 @@ from typing import Final
 import mlx.core as mx
 
 from akunu_py.cache.model_cache import no_rollback_reason
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
@@ -114,7 +114,7 @@ class DraftModel:
             raise
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(Drafter):
     """Drafts for one request, greedily or sampled as the request asks.
 
     At each position it draws with the target's own random numbers, so both models draw the same
@@ -159,9 +159,6 @@ class DraftModelDrafter:
         tokens: list[int] = mx.concatenate(drawn).tolist()  # type: ignore[assignment]
         source.hold(tokens[:-1])
         return Draft(tuple(tokens), "draft model")
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
 
 
 def _why_no_match(draft: TargetModel, target: TargetModel) -> str | None:

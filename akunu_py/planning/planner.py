@@ -66,7 +66,8 @@ class Situation(NamedTuple):
 
 
 class Planner(Protocol):
-    """Chooses the length of drafts. Never raises, whatever a drafter proposes.
+    """Chooses the length of drafts. Never raises, whatever a drafter proposes. A class that derives
+    from this may leave out what it does not need.
 
     Attributes:
         saving: the part of a step that the draft planned last is expected to save for each token.
@@ -76,6 +77,7 @@ class Planner(Protocol):
 
     def begin(self) -> None:
         """Starts a request."""
+        return
 
     def should_propose(self, *, pipelined: bool) -> bool:
         """Whether to ask the drafter for a proposal now; if not, the round has no draft."""
@@ -96,12 +98,14 @@ class Planner(Protocol):
 
     def observe(self, outcome: Round) -> None:
         """Learns from a round; called before the next proposal."""
+        return
 
     def observe_proposal(self, seconds: float) -> None:
         """Learns how long a proposal took that led to no draft."""
+        return
 
 
-class FixedPlanner:
+class FixedPlanner(Planner):
     """Verifies up to a number of tokens: `--num-draft-tokens N`.
 
     If the drafter says how likely they are, it verifies those that are worth their usual cost:
@@ -111,9 +115,6 @@ class FixedPlanner:
     def __init__(self, num_draft_tokens: int) -> None:
         self._num_draft_tokens = num_draft_tokens
         self.saving = math.inf
-
-    def begin(self) -> None:
-        pass
 
     def should_propose(self, *, pipelined: bool) -> bool:
         return True
@@ -131,12 +132,6 @@ class FixedPlanner:
             gain += reach
             cost += USUAL_TOKEN_COST
         return length
-
-    def observe(self, outcome: Round) -> None:
-        pass
-
-    def observe_proposal(self, seconds: float) -> None:
-        pass
 
 
 class DraftPlanner:
