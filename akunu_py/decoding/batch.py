@@ -319,7 +319,7 @@ class BatchedTarget:
     """A member of a batch, for the loop: in company, its forwards are rows of the batch's."""
 
     def __init__(self, target: ModelTarget, batch: Batch, *, keeps_drafts: bool = False) -> None:
-        self._target = target
+        self.target = target
         self._batch = batch
         self._keeps_drafts = keeps_drafts
         self.can_pipeline = target.can_pipeline
@@ -329,22 +329,22 @@ class BatchedTarget:
 
     @property
     def length(self) -> int:
-        return self._target.length
+        return self.target.length
 
     @property
     def room(self) -> int:
-        return self._target.room
+        return self.target.room
 
     @property
     def replayed(self) -> int:
-        return self._target.replayed
+        return self.target.replayed
 
     def submit(self, known: int, draft: Draft) -> PendingForward | BatchedForward:
         if not self._batch.has_company:
-            return self._target.submit(known, draft)
+            return self.target.submit(known, draft)
         # The length of a sampled draft must not depend on its tokens, as estimates may.
         keeps = self._keeps_drafts or draft.probabilities is not None
-        forward = BatchedForward(self._target, known, draft, keeps)
+        forward = BatchedForward(self.target, known, draft, keeps)
         self._batch.submit(forward)
         return forward
 
@@ -353,11 +353,11 @@ class BatchedTarget:
     ) -> PendingForward | BatchedForward | None:
         if isinstance(pending, BatchedForward):
             return self._batch.step_after(pending)
-        return None if self._batch.has_company else self._target.submit_step_after(pending)
+        return None if self._batch.has_company else self.target.submit_step_after(pending)
 
     def read(self, pending: PendingForward | BatchedForward) -> Round:
         if isinstance(pending, PendingForward):
-            return self._target.read(pending)
+            return self.target.read(pending)
         if pending.run is None and pending.error is None:
             self._batch.run()
         is_counted = pending.run is not None and self._batch.wait(pending.run)
@@ -369,7 +369,7 @@ class BatchedTarget:
             del error  # its traceback holds this frame, and so the cache
         assert pending.pending is not None
         assert pending.run is not None
-        outcome = self._target.read(pending.pending)
+        outcome = self.target.read(pending.pending)
         pending.step_gain = -inf  # those who read later must not submit a step after it
         outcome.is_counted = is_counted
         outcome.forward_s += pending.run.seconds

@@ -66,7 +66,7 @@ def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
 def test_costs_are_learnt_from_batched_rounds(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("akunu_py.decoding.batch._NO_WAIT", -1.0)  # however late the host comes
+    monkeypatch.setattr("akunu_py.decoding.batch.NO_WAIT", -1.0)  # however late the host comes
     costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
     before = costs.verify_table(0, 2)
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def test_an_error_of_one_sequence_is_its_own(
 
     with ExitStack() as stack:
         first, second = members_of(model, Batch(model), stack, 2)
-        monkeypatch.setattr(second._target, "begin", fail)
+        monkeypatch.setattr(second.target, "begin", fail)
         waiting = first.submit(7, NO_DRAFT), second.submit(7, NO_DRAFT)
         assert len(first.read(waiting[0]).tokens) == 1
         with pytest.raises(kind):
@@ -151,7 +151,7 @@ def test_a_step_ahead_that_nobody_reads_keeps_no_cache(model: TargetModel) -> No
             member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
         ]
         members[0].read(steps[0])
-    cache = ref(members[0]._target.cache)
+    cache = ref(members[0].target.cache)
     gc.collect()
     gc.disable()
     try:
@@ -191,11 +191,12 @@ def test_windows_end_in_company_where_they_end_alone(
 
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
+    batch = Batch(model)
     with ExitStack() as stack:
-        (first,) = members_of(model, Batch(model), stack, 1)
+        (first,) = members_of(model, batch, stack, 1)
         alone = first.submit(7, NO_DRAFT)
         with ExitStack() as short:
-            members_of(model, first._batch, short, 1)
+            members_of(model, batch, short, 1)
             assert first.submit_step_after(alone) is None, "the next forward is a common one"
             waiting = first.submit(first.read(alone).tokens[-1], NO_DRAFT)
         assert first.submit_step_after(waiting) is None, "it has not begun"

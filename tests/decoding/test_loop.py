@@ -190,14 +190,6 @@ def test_padded_rounds_emit_the_same_and_leave_the_cache_the_same(
     assert all(1 <= len(one.tokens) <= 1 + len(one.draft) for one in drafted)
 
 
-def test_feedback_reports_every_verified_draft(model: TargetModel) -> None:
-    limits = Limits(60, NO_END)
-    expected = tokens_of(plainly(model, limits))
-    drafter = OracleDrafter(len(PROMPT), expected, error=0.3, silence=0.2)
-    rounds = speculatively(model, limits, drafter)
-    assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
-
-
 @pytest.mark.parametrize("position", [0, 1, 2, 3, 7, 23])
 def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, position: int) -> None:
     expected = tokens_of(plainly(model, Limits(60, NO_END)))
