@@ -50,10 +50,8 @@ class BatchedForward:
 
     Attributes:
         known: the token that it begins with; of a step ahead, it is not known yet.
-        draft: what it verifies; the batch may shorten it until it runs, unless `keeps_draft`.
         pending: its own part of the batched forward, once that has been submitted.
         error: why it could not be.
-        run: the batched forward.
         ahead: the step after it, if that has been submitted before this one was read.
     """
 
@@ -72,14 +70,10 @@ class BatchedForward:
 class _Run:
     """One forward over the rows of several sequences, from its submission on.
 
-    Attributes:
-        parts: those of the sequences that still want it. They refer to this, so this does not
-            keep them: a cycle would keep the caches of sequences that have ended.
-        shape: how many sequences, how many rows, and how many tokens they had before.
-        pipelined: whether the forward before it had not been read.
-        begun: when the host began to build it.
-        results: the lazy results; empty once somebody waited for them.
-        seconds: how long the host built it and waited for it, divided by its sequences.
+    Its parts refer to it, so it does not keep them: a cycle would keep the caches of sequences that
+    have ended. The shape is how many sequences, how many rows, and how many tokens they had before.
+    The results are empty once somebody waited for them; `seconds` is what the host built and
+    waited, divided by the sequences.
     """
 
     _parts: list[ref[BatchedForward]]
@@ -97,12 +91,8 @@ class _Run:
 class Batch:
     """The sequences that decode with one model, and what the next forward is to compute.
 
-    The default costs leave all drafts as they were planned.
-
-    Attributes:
-        forwards: how many forwards it has run over more than one sequence.
-        rows: the rows of all these.
-        joins: whether it joins caches; `benchmarks.batched --without-joins` turns it off.
+    It has run `forwards` over more than one sequence, of `rows` in all. `joins` says whether it
+    joins caches; `benchmarks.batched --without-joins` turns it off.
     """
 
     def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
@@ -205,12 +195,10 @@ class Batch:
         return False
 
     def learn(self, forward: BatchedForward, accepted: int) -> None:
-        """Learns how much of a draft was accepted."""
         if forward.draft:
             self._acceptance.learn_draft(forward.draft, accepted)
 
     def _draft_lengths(self, waiting: Sequence[BatchedForward]) -> list[int]:
-        """How many tokens of each draft the forward verifies."""
         lengths = [len(one.draft) for one in waiting]
         shared = [one for one in waiting if one.draft and not one.keeps_draft]
         costs = self._costs(len(waiting)) if shared else None

@@ -112,10 +112,8 @@ class DraftSession:
     def propose(
         self, limit: int, context: int, *, replayed: int = 0, pipelined: bool = False
     ) -> Draft:
-        """The draft that the next round should verify; see `Situation`.
-
-        With a step in flight it is only a forecast: the loop asks again once that has been read.
-        """
+        """The draft that the next round should verify; with a step in flight it is only a forecast,
+        and the loop asks again once that has been read."""
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
@@ -163,7 +161,6 @@ class DraftSession:
         self._update_drafter()
 
     def _cut(self, draft: Draft, limit: int) -> Draft:
-        """The draft up to where the text would end, as the grammar allows it."""
         draft = self._trimmer.trim(draft)
         return draft if self._constraint is None else steer(self._constraint, draft, limit)
 

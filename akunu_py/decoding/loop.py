@@ -154,7 +154,7 @@ def _rounds(
 
 
 def _step_gain(target: Target[P], session: DraftSession, wanted: int, forecast: Draft) -> float:
-    """What a step gains that follows one which emits one of `wanted` tokens and is not read yet."""
+    """What a step gains that is submitted before the next of `wanted` tokens is read."""
     if wanted <= 1 or not target.can_pipeline:
         return -inf
     return session.pipeline_gain(target.length, forecast)

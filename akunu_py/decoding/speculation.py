@@ -58,12 +58,6 @@ class SpeculationState:
     at the same time have a drafter and a planner each. These share what they learn of acceptance
     and costs; the rest goes to a later request.
 
-    Args:
-        calibrate: called once, by the first request that leaves the number of draft tokens to
-            the planner.
-        draft_model: drafts for requests whose drafter is `model`.
-        memory: what `auto` also drafts from.
-
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
             it.
@@ -139,11 +133,7 @@ class SpeculationState:
         )
 
     def drafter(self, name: str, sampler: Sampler) -> Drafter:
-        """A drafter as requests that name it have it.
-
-        Raises:
-            InvalidRequestError: if it does not exist, or needs a draft model and there is none.
-        """
+        """A drafter as requests that name it have it; errors as for `session`."""
         return self._borrow_drafter(name, sampler, [], ExitStack())
 
     def required_draft_model(self) -> DraftModel:
@@ -189,11 +179,6 @@ class SpeculationState:
         return drafter
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
-        """The planner of a request; it learns unless the number of draft tokens is fixed.
-
-        An exact answer's drafts take the places of padding, and a draft model draws a few tokens,
-        as in mlx-lm.
-        """
         if (
             options.num_draft_tokens is not None
             or options.drafter == MODEL_DRAFTER
@@ -232,10 +217,8 @@ class SpeculationState:
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
         """What forwards over this many sequences cost, by their rows and by the tokens that all
-        caches hold; None before any planner has needed costs.
-
-        They begin as those of a forward over as many rows of one sequence, which is not padded.
-        """
+        caches hold: at first, what one over as many rows of one sequence costs without padding.
+        None before any planner has needed costs."""
         if self._costs is None:
             return None
         if sequences not in self._batch_costs:

@@ -212,7 +212,7 @@ class ModelTarget:
         """What goes into a forward over `[known, *draft]`; the cache has room for it.
 
         With `finish`, it is `submit` without the forward, which may be one for several sequences.
-        If it is for this one `alone`, it is padded where that is faster.
+        One for this sequence `alone` is padded where that is faster.
         """
         start, replayed = self.length, len(self._replayed)
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
@@ -286,7 +286,6 @@ class ModelTarget:
         return outcome
 
     def _submit(self, inputs: Inputs) -> PendingForward:
-        """Starts a forward without waiting for it."""
         begun = perf_counter()
         pending, results = self.finish(inputs, self._model.forward(inputs.tokens, self.cache))
         mx.async_eval(results)  # type: ignore[no-untyped-call]
@@ -297,7 +296,6 @@ class ModelTarget:
         return pending
 
     def _make_room(self, tokens: int) -> None:
-        """Lets the cache grow if it has no room for this many more tokens."""
         needed = self.cache.length + tokens
         if self._grow and needed > self.cache.capacity:
             self._grow(needed)
@@ -329,7 +327,6 @@ class ModelTarget:
         return pending, [choices, *results]
 
     def _choices(self, logits: mx.array, position: int, has_distributions: bool) -> mx.array:
-        """What verifies the draft: the target's distributions, or the tokens chosen from them."""
         if has_distributions:
             return self._sampler.distributions(logits, position)
         return self._sampler.choose(logits, position)

@@ -35,12 +35,10 @@ class Verdict:
 def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
     """Which verifier serves a draft: `accept_or_resample` if this is true, else `match_choices`.
 
-    A one-hot draft is matched: both ways accept it equally often, and matching emits what plain
-    decoding would have drawn. So a seed gives the same text with all drafters of `--drafter`, and
-    every number of draft tokens. A draft that was drawn from a distribution with random numbers of
-    its own is accepted more often by rejection sampling. A seed then repeats a text only if the
-    same was drafted, because a position after a draft is drawn from the target alone and one within
-    it is not. A greedy target matches every draft: both ways accept the same tokens.
+    Matching emits what plain decoding would have drawn, so a seed gives the same text whatever was
+    drafted. A one-hot draft is accepted equally often both ways, and so is any draft if the target
+    is greedy. One that was drawn with random numbers of its own is accepted more often by rejection
+    sampling; a seed then repeats a text only if the same was drafted.
     """
     return draft.probabilities is not None and not greedy
 
@@ -50,8 +48,8 @@ def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdic
 
     With argmax choices this is greedy verification. With choices drawn from the target's
     distribution it is sample-and-match: what is emitted was always drawn from the target, and a
-    draft token `d` is accepted with probability `p(d)`, so the distribution is the target's.
-    `choices` are the target's tokens after the known one and after each draft token.
+    draft token `d` is accepted with probability `p(d)`. `choices` are the target's tokens after the
+    known one and after each draft token.
     """
     accepted = 0
     while accepted < len(draft_tokens) and choices[accepted] == draft_tokens[accepted]:
@@ -85,7 +83,6 @@ def accept_or_resample(
 
 
 def _residual(target: Rows, proposal: Rows) -> Rows:
-    """The positive part of `p - q` at one position, not normalised."""
     rest = np.fmax(target - proposal, 0)
     # Nothing is left only if p equals q up to rounding errors, or q is NaN; then p itself is right.
     return rest if rest.any() else target

@@ -76,7 +76,6 @@ class Rewrites:
             self._by_first[old[0]] = Rewrite(tuple(old), tuple(new))
 
     def forget(self, rewrite: Rewrite) -> None:
-        """Forgets a rewrite whose old run was copied unchanged."""
         self._by_first.pop(rewrite.old[0], None)
 
 
@@ -90,13 +89,10 @@ class Anchor(NamedTuple):
 class Resumption(NamedTuple):
     """A place near an anchor where the copy may continue.
 
-    Attributes:
-        anchor: where the copy broke.
-        position: index of the token expected next.
-        length: how many of the tokens since the break agree with those before `position`.
-        distance: how far `position` is from where the copy would continue after a replacement of
-            equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within 12,
-            3 further away.
+    `position` is the index of the token expected next; `length` of the tokens since the break agree
+    with those before it. `distance` is how far it is from where the copy would continue after a
+    replacement of equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within
+    12, 3 further away.
     """
 
     anchor: Anchor
@@ -111,9 +107,8 @@ class Alignment:
     Attributes:
         source: index of the earlier token expected next, -1 if nothing is being copied.
         run: how many tokens the copy has held for, with the match that it began with.
-        rewrite: the rewrite expected at `source`, or None.
-        rewritten: how many of the rewrite's new tokens were already emitted.
-        rewrites: the edits learnt so far.
+        rewrite: the rewrite expected at `source`, or None; `rewritten` of its new tokens were
+            emitted already.
     """
 
     def __init__(self, occurrences: Occurrences) -> None:

@@ -55,9 +55,7 @@ SURE: Final = 0.9
 """Nothing is recalled where the request itself is likelier to be right than this."""
 
 
-class CopyCandidate(NamedTuple):
-    """Where a draft could be copied from, and the evidence of its first token."""
-
+class _Candidate(NamedTuple):
     source: str
     evidence: int
     position: int
@@ -102,7 +100,6 @@ class AutoDrafter:
         self._untried: tuple[int, float, int] | None = None
 
     def end(self) -> None:
-        """Has the text of a request kept that has ended."""
         if self.keeper is not None:
             self.keeper.keep(self._occurrences)
 
@@ -144,22 +141,22 @@ class AutoDrafter:
             where, odds = self._evidence[position]
             self._rates.learn(where, position < accepted, odds)
 
-    def _best_candidate(self) -> CopyCandidate | None:
+    def _best_candidate(self) -> _Candidate | None:
         alignment = self._alignment
-        copy: CopyCandidate | None = None
+        copy: _Candidate | None = None
         if alignment.source >= 0 and alignment.run >= SOLID_RUN:
             evidence = copy_evidence(alignment.run)
-            copy = CopyCandidate("copy", evidence, alignment.source, alignment.run)
+            copy = _Candidate("copy", evidence, alignment.source, alignment.run)
             if alignment.run >= STEADY_RUN:
                 return copy
         elif (found := alignment.resumption()) is not None:
             evidence = resumed_evidence(found.length, found.distance)
-            copy = CopyCandidate("resumed", evidence, found.position, found.length, found.anchor)
+            copy = _Candidate("resumed", evidence, found.position, found.length, found.anchor)
         match = self._occurrences.best(earliest=not alignment.has_copied)
         if match is None:
             return copy
         evidence = self._match_evidence(match)[match.consensus]
-        followed = CopyCandidate("match", evidence, match.position, match.length, None, match)
+        followed = _Candidate("match", evidence, match.position, match.length, None, match)
         if copy is None or self._accept_prob(copy) < self._accept_prob(followed):
             return followed
         return copy
@@ -174,7 +171,7 @@ class AutoDrafter:
                     found, best = recall, prob
         return found
 
-    def _begins(self, candidate: CopyCandidate | None, recall: Recall) -> bool:
+    def _begins(self, candidate: _Candidate | None, recall: Recall) -> bool:
         """Whether a draft begins with the token of a candidate, and not with another recalled."""
         if candidate is None:
             return False
@@ -206,13 +203,11 @@ class AutoDrafter:
         return recall.token, where, rival
 
     def _odds(self, before: int, token: int, where: int) -> float:
-        """What the bigram affinity of a request's token says; nothing of a rewrite, which replaces
-        what followed so far."""
         if where >= FIRST_REWRITE:
             return 1.0
         return AFFINITY_ODDS[self._occurrences.bigram_affinity(before, token)]
 
-    def _accept_prob(self, candidate: CopyCandidate) -> float:
+    def _accept_prob(self, candidate: _Candidate) -> float:
         tokens, where = self._occurrences.tokens, bucket(candidate.evidence, 0)
         return self._rates.of(where, self._odds(tokens[-1], tokens[candidate.position], where))
 
@@ -251,7 +246,7 @@ class AutoDrafter:
         return Draft(self._drafted, source, length, None, tuple(expected))
 
     def _steps(
-        self, candidate: CopyCandidate | None, recall: Recall | None
+        self, candidate: _Candidate | None, recall: Recall | None
     ) -> Iterator[tuple[int, int, float]]:
         """The tokens that likely follow, each with its bucket and its odds.
 
@@ -277,7 +272,7 @@ class AutoDrafter:
             yield token, where, self._odds(before, token, where)
             before, own = token, next(copied, None)
 
-    def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:
+    def _copied(self, candidate: _Candidate) -> Iterator[tuple[int, int]]:
         """The copied tokens, with rewrites made, each with its bucket."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         plain = not self._alignment.rewrites

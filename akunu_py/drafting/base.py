@@ -45,7 +45,6 @@ class Draft:
         return bool(self.tokens)
 
     def cut(self, length: int) -> Draft:
-        """The same guess, at most `length` tokens long."""
         if length >= len(self.tokens):
             return self
         return Draft(

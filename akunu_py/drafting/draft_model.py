@@ -66,7 +66,6 @@ class DraftModel:
         return lent
 
     def shared(self, tokens: Sequence[int]) -> int:
-        """How many of the first tokens the cache holds."""
         return common_prefix_length(self._held, tokens)
 
     def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array:
@@ -94,7 +93,6 @@ class DraftModel:
         return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
 
     def hold(self, draft_tokens: Sequence[int]) -> None:
-        """Notes the draft tokens that `append` has added after the context."""
         self._held.extend(draft_tokens)
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
@@ -165,8 +163,7 @@ def _why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
     """Why two models do not share a vocabulary; None if they do.
 
     Special tokens are compared too, but not which of them end a text: the target decides where an
-    answer ends, so a draft model with other end tokens (a base model that drafts for a chat
-    model) can only miss the very last token.
+    answer ends, so a draft model with other end tokens can only miss the very last one.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):

@@ -118,7 +118,7 @@ def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]
 
 
 def resumed_evidence(length: int, distance: int) -> int:
-    """The evidence of a copy that was found again, by the fields of its `Resumption`."""
+    """By the fields of a `Resumption`."""
     return _RESUMED + 3 * (length > 1) + min(distance, 2)
 
 

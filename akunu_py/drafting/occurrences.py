@@ -60,11 +60,9 @@ def bigram_affinity_of(same: int, others: int) -> int:
 class Match(NamedTuple):
     """The earlier occurrence whose preceding tokens agree longest with the end of the request.
 
-    Attributes:
-        position: index of the token that followed it.
-        length: how many tokens agree, at most `MAX_COMPARED`.
-        visited: the same index for every occurrence that was visited, latest first.
-        consensus: how many of these were followed by the same token.
+    `position` is the index of the token that followed it, and `visited` the same for every
+    occurrence that was visited, latest first; `consensus` says how many of these were followed by
+    the same token. At most `MAX_COMPARED` tokens are counted as agreeing.
     """
 
     position: int
@@ -118,7 +116,6 @@ class Occurrences:
         return self
 
     def document(self, position: int) -> tuple[int, int]:
-        """The start and the end of the document that contains a position."""
         if not self._boundaries:
             return 0, len(self.tokens)
         number = bisect_left(self._boundaries, position)
@@ -127,7 +124,6 @@ class Occurrences:
         return start, self._boundaries[number] if after else len(self.tokens)
 
     def append(self, token: int) -> None:
-        """Appends a token and indexes the contexts that end with it."""
         self.tokens.append(token)
         size = len(self.tokens)
         pair = self._last << _TOKEN_BITS ^ token
@@ -238,7 +234,6 @@ class Occurrences:
         return [index for index in latest if tokens[index] < FIRST_BOUNDARY][:VISITED]
 
     def _longest_of(self, visited: list[int]) -> tuple[list[int], int]:
-        """The indexes with the longest agreement before them, and how long it is."""
         tokens = self.tokens
         recent = tokens[: -MAX_COMPARED - 1 : -1]
         longest: list[int] = []
@@ -258,7 +253,6 @@ class Occurrences:
         return longest, longest_length
 
     def _favoured(self, positions: list[int], earliest: bool) -> int:
-        """Of positions, latest first, one that has the most frequent token."""
         if earliest:
             positions = positions[::-1]
         followers = [self.tokens[position] for position in positions]
@@ -276,12 +270,10 @@ class Keeper(Protocol):
 
 
 def _boundaries(references: Sequence[Sequence[int]]) -> list[int]:
-    """Where `joined` puts the boundaries."""
     return [end - 1 for end in accumulate(len(reference) + 1 for reference in references)]
 
 
 def _restore(latest: dict[int, int], context: int, earlier: int) -> None:
-    """Makes an earlier occurrence the latest one again; 0 means that there is none."""
     if earlier:
         latest[context] = earlier
     else:

@@ -73,12 +73,9 @@ class CostCurve:
         blas_threads: how many threads the BLAS of a CPU used, if that was chosen for the model.
         doubt: how far the ratio of a round's cost to a step's may be off: the standard deviation
             of its logarithm, per root of an octave of rows.
-        measured_at: when it was measured, in seconds since 1970.
+        measured_at: in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
         is_padded: whether rounds cost what those cost that they are padded to.
-
-    Raises:
-        ValueError: if there is no level, or if they are not ascending.
     """
 
     levels: tuple[CostLevel, ...]
@@ -114,20 +111,15 @@ class CostCurve:
 
     @property
     def padded(self) -> CostCurve:
-        """What rounds cost if they are padded; this curve, if none is."""
         return replace(self, is_padded=True) if self.padding else self
 
     @property
     def unpadded(self) -> CostCurve:
-        """What rounds cost if they are not padded."""
         return replace(self, is_padded=False)
 
     def decode_s(self, context: int) -> float:
-        """Seconds of a single step in a pipelined loop.
-
-        At most those of a synchronised round over one token: pipelining never costs time, so a
-        slower step was measured at a bad moment.
-        """
+        """Seconds of a single step in a pipelined loop: at most those of a round over one token,
+        because pipelining never costs time, so a slower step was measured at a bad moment."""
         return _along(self._contexts, self._steps, context)
 
     def verify_s(self, tokens: int, context: int) -> float:
@@ -279,11 +271,8 @@ def _between(points: Sequence[tuple[int, float]], size: int) -> float:
 
 
 def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> float:
-    """Linear in the context, constant before the first level.
-
-    Beyond the last level it continues the line from the first to the last, because attention adds
-    the same time for every token.
-    """
+    """Linear in the context, constant before the first level; beyond the last one it continues the
+    line from the first to the last, because attention adds the same time for every token."""
     if len(contexts) == 1 or context <= contexts[-1]:
         return _between(list(zip(contexts, values, strict=True)), context)
     rise = (values[-1] - values[0]) / (contexts[-1] - contexts[0])

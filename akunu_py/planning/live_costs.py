@@ -45,12 +45,10 @@ _Ratio = tuple[float, float]
 class _Octave:
     """What is known of contexts that differ by less than a factor of two.
 
-    Attributes:
-        scale: the logarithm of what all true costs are over given ones, and its variance.
-        doubt: the variance of a ratio, for an octave of tokens.
-        observed: the ratios of the numbers of tokens that were observed; 0 is a pipelined step.
-        sizes: these numbers, ascending.
-        ratios: of all numbers of tokens, until the next one is observed.
+    `scale` is the logarithm of what all true costs are over given ones, and its variance; `doubt`
+    the variance of a ratio, for an octave of tokens. `observed` has the ratios of the numbers of
+    tokens that were observed (0 is a pipelined step), `sizes` these numbers, ascending, and
+    `ratios` those of all numbers, until the next one is observed.
     """
 
     scale: tuple[float, float]
@@ -75,13 +73,11 @@ class LiveCosts:
         self.begin(curve)
 
     def begin(self, curve: CostCurve) -> None:
-        """Begins again, with another curve."""
         self.curve = curve
         self._octaves: dict[int, _Octave] = {}
         self._tables: dict[int, list[float]] = {}
 
     def decode_s(self, context: int) -> float:
-        """Seconds of a pipelined single step."""
         return self.verify_s(0, context)
 
     def verify_s(self, tokens: int, context: int) -> float:

@@ -49,14 +49,11 @@ _MAX_RISE: Final = 3.0
 
 
 class Situation(NamedTuple):
-    """What a draft is planned for.
+    """What a draft is planned for: tokens in the cache, and the most draft tokens that fit.
 
-    Attributes:
-        context: tokens in the cache.
-        limit: the most draft tokens that fit.
-        replayed: tokens that the forward computes again, whatever the draft.
-        pipelined: whether a single step is in flight. Length 0 then continues the pipeline; any
-            other stops it, and the loop asks again, with a new proposal, once the step is done.
+    The forward computes `replayed` tokens again, whatever the draft. If a single step is in flight
+    (`pipelined`), length 0 continues the pipeline; any other stops it, and the loop asks again,
+    with a new proposal, once the step is done.
     """
 
     context: int
@@ -69,8 +66,7 @@ class Planner(Protocol):
     """Chooses the length of drafts. Never raises, whatever a drafter proposes. A class that derives
     from this may leave out what it does not need.
 
-    Attributes:
-        saving: the part of a step that the draft planned last is expected to save for each token.
+    `saving` is the part of a step that the draft planned last is expected to save for each token.
     """
 
     saving: float
@@ -231,7 +227,6 @@ class DraftPlanner:
             self._costs.observe(rows, outcome.seconds, outcome.context)
 
     def _rounds(self, expected: Sequence[float], now: Situation) -> list[float]:
-        """Seconds of rounds over 0, 1, 2 ... draft tokens, of which `expected` are emitted."""
         context, replayed = now.context, now.replayed
         first, *rounds = self._costs.verify_table(context, replayed + len(expected))[replayed:]
         if self._replays:
@@ -278,10 +273,8 @@ class _Probes:
 
     Where the doubt is large enough that another length might be faster, it is tried, as long as all
     probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a longer
-    draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
-
-    Attributes:
-        worth_s: if the round is a probe, the time that its tokens are worth.
+    draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`. `worth_s` is
+    the time that the tokens of a probe are worth.
     """
 
     def __init__(self) -> None:
@@ -340,10 +333,7 @@ class _Probes:
 
 
 class _PipelineGain:
-    """What a single step gains by not being pipelined: a draft may follow it immediately.
-
-    Both numbers are running means over the proposals after single steps.
-    """
+    """What a single step gains by not being pipelined: a draft may follow it immediately."""
 
     def __init__(self) -> None:
         self._saving = self._frequency = 0.0
@@ -353,15 +343,11 @@ class _PipelineGain:
         self._frequency *= 1.0 - _RATE
 
     def drafted(self, speedup: float) -> None:
-        """Notes how many times as fast as plain decoding the proposal's draft would be.
-
-        In a pipeline, the token of one more step comes first, at the speed of plain decoding.
-        """
+        """Notes how many times as fast as plain decoding the proposal's draft would be."""
         if speedup > 1.0:
             self._saving += _RATE * (1.0 - 1.0 / speedup)
             self._frequency += _RATE
 
     def of_step(self, refill: float) -> float:
-        """See `Planner.pipeline_gain`. `refill` is how much longer a step takes if it is not
-        pipelined, in steps; it is lost only if no draft follows."""
+        """See `Planner.pipeline_gain`; a step that is not pipelined takes `refill` steps longer."""
         return (1.0 - self._frequency) * max(0.0, refill) + MIN_SAVING - self._saving

@@ -36,12 +36,8 @@ def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
 
 
 def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
-    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens.
-
-    Args:
-        accept_probs: for each draft token, the probability that it is accepted if those before it
-            are.
-    """
+    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens, each of
+    which is accepted with a probability if those before it are."""
     reached = accumulate(accept_probs, mul)
     return list(accumulate(reached, initial=1.0))
 
@@ -61,11 +57,8 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
 
 
 def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
-    """Seconds that `rows` tokens to compute again, on average, add to the next forward.
-
-    That is a single step or one like this, over `size` draft tokens; the mean of both was better
-    than either in replays. `forwards` are the seconds of forwards over 1, 2 ... tokens.
-    """
+    """Seconds that `rows` tokens to compute again, on average, add to the next forward: a single
+    step or one like this, over `size` draft tokens. `forwards` are those over 1, 2 ... tokens."""
 
     def after(tokens: float) -> float:
         whole = min(int(tokens), len(forwards) - 1)
@@ -145,11 +138,8 @@ def best_num_draft_tokens(curve: CostCurve, acceptance: float, context: int, mos
 class Payoff:
     """Whether drafting pays on this machine.
 
-    Attributes:
-        acceptance: the lowest acceptance at which drafting pays; None if it never does.
-        drafts: the number of draft tokens that pays at that acceptance.
-        most_drafts: the best number of draft tokens if all are accepted; 0 if none pays.
-        best_speedup: the speedup of `most_drafts` if all are accepted.
+    It does from an `acceptance` on (None if it never does), with `drafts` tokens. If all are
+    accepted, `most_drafts` are best, at `best_speedup`.
     """
 
     acceptance: float | None
@@ -159,7 +149,6 @@ class Payoff:
 
     @property
     def pays(self) -> bool:
-        """Whether drafting can speed up decoding."""
         return self.acceptance is not None and self.best_speedup >= _MIN_GAIN
 
     def __str__(self) -> str:
