@@ -172,11 +172,8 @@ class DraftSession:
 
 
 def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
-    """The part of a draft that a grammar allows, or the tokens that the grammar forces.
-
-    A draft that was sampled from distributions keeps its first forbidden token, which will be
-    rejected, and is never replaced: see `decoding/verification.py`.
-    """
+    """The part of a draft that a grammar allows, or the tokens that the grammar forces. A sampled
+    draft keeps its first forbidden token, which will be rejected, and is never replaced."""
     allowed = constraint.allowed_length(draft.tokens)
     if draft.probabilities is not None:
         return draft.cut(allowed + 1)

@@ -28,10 +28,9 @@ class Limits:
 class Pending(Protocol):
     """A forward that was submitted and has not been read.
 
-    Attributes:
-        step_gain: what it gains to submit a single step before this is read, in steps: negative
-            if it is better to wait, minus infinity if no step may follow. The loop sets it early,
-            because the sequences of a batch decide together.
+    `step_gain` is what it gains to submit a single step before this is read, in steps: negative if
+    it is better to wait, minus infinity if no step may follow. The loop sets it early, because the
+    sequences of a batch decide together.
     """
 
     step_gain: float

@@ -115,9 +115,7 @@ class SpeculationState:
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()
-        drafter = self._borrow_drafter(
-            options.drafter, sampler, prompt, loans, fills_gap=fills_gap, project=options.project
-        )
+        drafter = self._borrow_drafter(options, sampler, prompt, fills_gap, loans)
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
             loans.close()
@@ -134,7 +132,7 @@ class SpeculationState:
 
     def drafter(self, name: str, sampler: Sampler) -> Drafter:
         """A drafter as requests that name it have it; errors as for `session`."""
-        return self._borrow_drafter(name, sampler, [], ExitStack())
+        return self._borrow_drafter(Options(drafter=name), sampler, [], False, ExitStack())
 
     def required_draft_model(self) -> DraftModel:
         """The draft model.
@@ -150,15 +148,14 @@ class SpeculationState:
 
     def _borrow_drafter(
         self,
-        name: str,
+        options: Options,
         sampler: Sampler,
         prompt: Sequence[int],
+        fills_gap: bool,
         loans: ExitStack,
-        *,
-        fills_gap: bool = False,
-        project: str | None = None,
     ) -> Drafter:
         """A drafter that no other request uses until `loans` is closed."""
+        name = options.drafter
         if name == MODEL_DRAFTER:
             lent = self.required_draft_model().lend(prompt)
             loans.callback(setattr, lent, "in_use", False)
@@ -174,21 +171,17 @@ class SpeculationState:
             drafter = make_drafter(name)
         loans.callback(known.drafters[name].append, drafter)
         if isinstance(drafter, AutoDrafter):
-            self._memory.lend(drafter, project)
+            self._memory.lend(drafter, options.project)
             loans.callback(drafter.end)
         return drafter
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
-        if (
-            options.num_draft_tokens is not None
-            or options.drafter == MODEL_DRAFTER
-            or self.rows_of(options)
-        ):
+        is_fixed = options.num_draft_tokens is not None or options.drafter == MODEL_DRAFTER
+        if is_fixed or self.rows_of(options):
             return FixedPlanner(_longest_draft(options))
         known, costs = self._experience[fills_gap], self.find_costs()
-        idle = known.planners
-        planner = idle.pop() if idle else DraftPlanner(costs, known.rates)
-        loans.callback(idle.append, planner)
+        planner = known.planners.pop() if known.planners else DraftPlanner(costs, known.rates)
+        loans.callback(known.planners.append, planner)
         return planner
 
     def find_costs(self) -> LiveCosts:

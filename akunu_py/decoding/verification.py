@@ -8,8 +8,7 @@ declined because of the token itself, the remaining tokens would no longer follo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +23,7 @@ Uniforms = Callable[[int], tuple[float, float]]
 """For the token after the draft's first `i`: two independent numbers in [0, 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How many draft tokens are accepted, and the target's own token after them."""
 
     accepted: int

@@ -154,11 +154,7 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, data: Any) -> CostCurve:
-        """Reads the output of `as_json`.
-
-        Raises:
-            ValueError: if the form is wrong or the costs are implausible.
-        """
+        """Reads the output of `as_json`; a ValueError says what is wrong or implausible."""
         try:
             levels = tuple(
                 CostLevel(
@@ -169,26 +165,21 @@ class CostCurve:
                 )
                 for level in data["levels"]
             )
-            threads = data.get("blas_threads")
-            blas_threads = None if threads is None else _whole(threads)
-            measured_at, load = (
-                None if (value := data.get(name)) is None else _real(value)
-                for name in ("measured_at", "load")
+            curve = cls(
+                levels,
+                None if (threads := data.get("blas_threads")) is None else _whole(threads),
+                measured_at=None if (at := data.get("measured_at")) is None else _real(at),
+                load=None if (load := data.get("load")) is None else _real(load),
+                is_padded=data.get("padded") is True,
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error
-        is_padded = data.get("padded") is True
-        curve = cls(levels, blas_threads, measured_at=measured_at, load=load, is_padded=is_padded)
         curve.check_plausible()
         return curve
 
     def check_plausible(self) -> None:
-        """Refuses costs that other work on the machine must have distorted.
-
-        Raises:
-            ValueError: if rounds over more tokens are clearly faster than over one, or are slower
-                than one by one.
-        """
+        """Raises a ValueError if other work on the machine must have distorted the costs: if rounds
+        over more tokens are clearly faster than over one, or slower than one by one."""
         for level in self.levels:
             one, step = level.verify_s[0][1], level.decode_s
             if not one / (2 * _PLAUSIBLE_FACTOR) <= step <= _PLAUSIBLE_FACTOR * one:

@@ -27,11 +27,8 @@ TIE: Final = 1e-9
 
 
 def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
-    """How many draft tokens are accepted on average, if each has the same probability.
-
-    The sum over k of the probability a^k that the first k are all accepted; akunu's book writes it
-    as E = sum over k < D of k a^k (1 - a), + D a^D.
-    """
+    """How many draft tokens are accepted on average, if each has the same probability: the sum over
+    k of a^k. akunu's book writes it as E = sum over k < D of k a^k (1 - a), + D a^D."""
     return sum(acceptance**k for k in range(1, num_draft_tokens + 1))
 
 

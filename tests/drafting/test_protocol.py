@@ -38,8 +38,17 @@ def test_lookups_draft_only_seen_tokens_within_the_limit(
     text: list[int],
     data: st.DataObject,
 ) -> None:
-    """Decodes `text` in rounds of any limit, some drafts cut."""
-    drafter = make()
+    decode(make(), prompt, references, text, data)
+
+
+def decode(
+    drafter: Drafter,
+    prompt: list[int],
+    references: list[list[int]],
+    text: list[int],
+    data: st.DataObject,
+) -> None:
+    """Decodes `text` in rounds of any limit, some drafts cut, and checks every draft."""
     drafter.begin(prompt, references)
     seen = {token for document in (prompt, *references) for token in document}
     while text:
