@@ -48,11 +48,8 @@ copies all of them once, and saves operations in each later step."""
 class BatchedForward:
     """A forward of one sequence that waits for the batch's next one, or was a part of it.
 
-    Attributes:
-        known: the token that it begins with; of a step ahead, it is not known yet.
-        pending: its own part of the batched forward, once that has been submitted.
-        error: why it could not be.
-        ahead: the step after it, if that has been submitted before this one was read.
+    Of a step `ahead`, the known token is not known yet. `pending` is its own part of the batched
+    forward `run`, or `error` says why there is none.
     """
 
     target: ModelTarget

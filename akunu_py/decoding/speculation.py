@@ -107,7 +107,6 @@ class SpeculationState:
         fills_gap: bool = False,
     ) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
-
         Call its `release` when the request ends.
 
         Raises:
@@ -135,11 +134,7 @@ class SpeculationState:
         return self._borrow_drafter(Options(drafter=name), sampler, [], False, ExitStack())
 
     def required_draft_model(self) -> DraftModel:
-        """The draft model.
-
-        Raises:
-            InvalidRequestError: if there is none.
-        """
+        """The draft model, or an InvalidRequestError."""
         if self._draft_model is None:
             raise InvalidRequestError(
                 "There is no draft model to draft with; load one with --draft-model NAME."

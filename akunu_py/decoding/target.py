@@ -127,11 +127,9 @@ class ModelTarget:
     """One sequence on the model: a cache, a sampler and a token buffer.
 
     Args:
-        model, cache, sampler: run the forwards, hold their keys and values, choose the tokens.
         num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
-        logprobs: what to report besides the tokens.
         forwards: counts the forwards of all sequences, so that only rounds are timed in which no
             other sequence was advanced; None if there is no other.
         block_rows: the rows of every forward, which then begins where the last whole block ended;

@@ -69,12 +69,9 @@ class AutoDrafter:
 
     It drafts until acceptance is less likely than `MIN_REACH_PROB`, and says how likely each token
     is; a planner that knows the machine's costs cuts the draft. What it learns of acceptance
-    outlives the request. Of the tokens, only those that the next request begins with do, unless it
-    has a keeper.
-
-    Attributes:
-        tiers: other texts to draft from; to be changed only between requests.
-        keeper: keeps the texts of requests that have ended, or None.
+    outlives the request. Of the tokens, only those that the next request begins with do, unless a
+    `keeper` keeps the texts of requests that have ended. The `tiers` of other texts may change
+    between requests.
     """
 
     def __init__(self, tiers: Sequence[Tier] = (), rates: AcceptanceRates | None = None) -> None:
@@ -248,11 +245,9 @@ class AutoDrafter:
     def _steps(
         self, candidate: _Candidate | None, recall: Recall | None
     ) -> Iterator[tuple[int, int, float]]:
-        """The tokens that likely follow, each with its bucket and its odds.
-
-        The request's candidate is followed until a recalled token is more likely, and what is
-        recalled as far as it goes on with the tokens of the draft.
-        """
+        """The tokens that likely follow, each with its bucket and its odds: the request's candidate
+        until a recalled token is more likely, and what is recalled as far as it goes on with
+        these."""
         before, ahead = self._occurrences.tokens[-1], 0
         copied: Iterator[tuple[int, int]] = iter(())
         if candidate is not None:

@@ -28,9 +28,8 @@ _FIRST_CAPACITY: Final = 2048
 
 
 class DraftModel:
-    """A model to draft with, and a cache that remembers which tokens it holds.
-
-    Whoever got it from `lend` sets `in_use` to False afterwards.
+    """A model to draft with, and a cache that remembers which tokens it holds. Whoever got it from
+    `lend` sets `in_use` to False afterwards.
 
     Raises:
         InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
@@ -85,8 +84,8 @@ class DraftModel:
             return self.append(mx.array(self._known(tokens[-1:])))
 
     def append(self, tokens: mx.array) -> mx.array:
-        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of them,
-        `[1, target's vocabulary]`."""
+        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of
+        them."""
         with self._empty_if_interrupted():
             logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
         missing = self.vocabulary - logits.shape[-1]

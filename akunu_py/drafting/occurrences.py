@@ -100,11 +100,8 @@ class Occurrences:
     def for_request(
         self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()
     ) -> Occurrences:
-        """The index of another request: this one, changed, if much of it can stay.
-
-        What the tokens of both share, from the start, stays indexed. So a conversation that goes on
-        is not indexed again at every turn.
-        """
+        """The index of another request: this one, changed, if much of it can stay. So a
+        conversation that goes on is not indexed again at every turn."""
         tokens = joined(references, prompt)
         shared = common_prefix_length(self.tokens, tokens)
         if len(self.tokens) - shared >= shared:  # removing a token takes as long as indexing one

@@ -80,10 +80,7 @@ class Planner(Protocol):
 
     def pipeline_gain(self, context: int) -> float:
         """How much time is gained if the next single step is submitted before the result of the
-        one in flight is known, in steps.
-
-        If it is negative, it is better to wait for the result: a draft may follow it.
-        """
+        one in flight is known, in steps; negative if it is better to wait for a draft."""
 
     def choose(self, draft: Draft, now: Situation) -> int:
         """How many tokens of a draft to verify: at most its length and what fits.
@@ -240,12 +237,9 @@ class DraftPlanner:
 
 
 class _DeclinedDraft:
-    """Compares a declined draft with what is emitted instead, up to the first miss.
-
-    So a planner that verifies nothing still notices when a text becomes predictable. Sampled drafts
-    are left out: two draws from one distribution seldom agree, but verification accepts the drafted
-    one.
-    """
+    """Compares a declined draft with what is emitted instead, up to the first miss, so that a
+    planner that verifies nothing notices when a text becomes predictable. Sampled drafts are left
+    out: two draws from one distribution seldom agree, but verification accepts the drafted one."""
 
     def __init__(self, rates: AcceptanceRates) -> None:
         self._rates = rates
@@ -296,15 +290,12 @@ class _Probes:
         *,
         stop_s: float | None,
     ) -> int:
-        """The length to verify: that which is expected to be the fastest, or one to try.
+        """The length to verify: the one that is expected to be the fastest, or one to try.
 
-        Args:
-            length: the one that is expected to be the fastest.
-            longer: one to try without a doubt, if that is not 0; the same if there is none.
-            speeds: the expected tokens per second of all lengths from 0 on.
-            doubts: the standard deviations of the logarithms of these, relative to the best.
-            expected: the tokens that each emits on average.
-            stop_s: what it costs to end the pipeline, or None if no step is in flight.
+        For all lengths from 0 on there are the expected tokens per second (`speeds`), the standard
+        deviations of their logarithms relative to the best (`doubts`), and the tokens that each
+        emits on average. `longer` is tried without a doubt. `stop_s` is what it costs to end the
+        pipeline, or None if no step is in flight.
         """
         is_due, self._is_due = self._is_due and stop_s is None, False
         if is_due or self._saved_s >= 0.0:

@@ -43,8 +43,8 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
     """The tokens that the next forward computes again on average, after 1, 2 ... draft tokens.
 
     For caches that return to the state before a forward unless its draft is accepted whole: then
-    the tokens that the forward computed again itself (`replayed`), the known one and the accepted
-    ones are due. `expected` is what `expected_tokens` returned.
+    the tokens that it computed again itself (`replayed`), the known one and the accepted ones are
+    due.
     """
     rows = []
     for length, (before, after) in enumerate(pairwise(expected), start=1):
@@ -75,10 +75,8 @@ def share_rows(
 
     Args:
         drafts: for each sequence, what `expected_tokens` takes.
-        seconds: what a forward takes with 0, 1, 2 ... of these tokens; there are no more rows
-            than it has entries for.
-        emitted: the tokens that it emits on average with none: one for each sequence, and what is
-            accepted of drafts that are verified in any case.
+        seconds: what a forward takes with 0, 1, 2 ... of these tokens, and no more.
+        emitted: the tokens that it emits on average with none of them.
     """
     reached = sorted(
         (

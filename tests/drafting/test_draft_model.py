@@ -126,24 +126,9 @@ def test_models_that_nearly_agree_draw_the_same_tokens() -> None:
     assert accepted > 9 * rejected
 
 
-def test_what_is_drafted_depends_on_the_context_alone() -> None:
-    """Not on what was drafted before and fell, nor on how the context arrived."""
-    source = DraftModel(markov_model(free_text()), markov_model(free_text()))
-    rolled = DraftModelDrafter(source, SAMPLED, seed=1)
-    rolled.begin([1, 2])
-    for tokens in ([5], [6, 7, 0], [3]):
-        rolled.propose(4)
-        rolled.extend(tokens)
-    fresh = DraftModelDrafter(
-        DraftModel(markov_model(free_text()), markov_model(free_text())), SAMPLED, seed=1
-    )
-    fresh.begin([1, 2, 5, 6, 7, 0, 3])
-    assert rolled.propose(6).tokens == fresh.propose(6).tokens
-
-
 @pytest.mark.parametrize("name", ["llama", "mamba", "qwen3_next", "gemma3_text"])
 def test_a_cache_that_went_back_drafts_like_a_new_one(name: str, tiny_model_dir: Path) -> None:
-    """Whether it goes back by counters or returns to a mark."""
+    """Whether it goes back by counters or returns to a mark: the context alone decides."""
     tokenizer = load_tokenizer(str(tiny_model_dir))
     model = TargetModel(make_network(name), tokenizer, config(name), name=name, layout="dense")
 
