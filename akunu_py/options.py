@@ -340,7 +340,7 @@ class Options:
     num_draft_tokens: int | None = option(None, "maximum of draft tokens per round, up to "
         f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
         metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
-    # See `decoding/exactness.py`.
+    # See `decoding/target.py`.
     exact: bool = option(False, "guarantee the same tokens as without drafts; slower",
         group=SPECULATION)
     slot: int | None = option(None, "which cache of an earlier request to use, if no other request "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from time import perf_counter
@@ -54,8 +54,6 @@ class Round:
         end_token: the end token that finished the text, which is not among `tokens`.
         logprobs: one per token, if the request asked for them.
         end_logprob: the one of the end token, if there is one and the request asked for it.
-        top_ids: for each token the ids that the target found most likely there, if the drafter
-            asked for them.
     """
 
     tokens: tuple[int, ...] = ()
@@ -74,7 +72,6 @@ class Round:
     end_token: int | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     end_logprob: TokenLogprob | None = None
-    top_ids: Sequence[Sequence[int]] = ()
 
     @property
     def drafted(self) -> int:

@@ -338,7 +338,7 @@ class Runner:
             session.num_draft_tokens,
             limit=limit,
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
-            logprobs=LogprobRequest(options.logprobs, session.num_top_ids, options.drawn_logprobs),
+            logprobs=LogprobRequest(options.logprobs, options.drawn_logprobs),
             forwards=lambda: self.counters.forwards,
             block_rows=self._speculation.rows_of(options),
         )

@@ -194,13 +194,7 @@ def drafter_variants() -> Iterator[Variant]:
               )  # fmt: skip
     yield off("match", "always the latest", (Occurrences, "best", lambda own, **_: _best(own)))
     yield from moved("match", occurrences, "MAX_COMPARED", 6)
-    for count in (1, 3):
-        table = tuple(
-            tuple(occurrences.consensus_of(agreeing, total) for agreeing in range(total + 1))
-            for total in range(count + 2)
-        )
-        tables = [(module, "CONSENSUS", table) for module in (occurrences, auto)]
-        yield off("match", f"VISITED 6 -> {count}", (occurrences, "VISITED", count), *tables)
+    yield from moved("match", occurrences, "VISITED", 1, 3)
 
 
 def speedups(

@@ -21,9 +21,8 @@ from akunu_py.bench.curve_sources import published_curves
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner
-from akunu_py.planning.theory import expected_tokens
 from benchmarks.records import markdown_table, progress_line, record
-from tests.planning.simulation import Simulated, Stretch, Text, simulate
+from tests.planning.simulation import Simulated, Stretch, Text, regret_s, simulate
 
 LEARNING: Final = 2000
 """From this token on, speeds are compared."""
@@ -207,20 +206,6 @@ def cells(doubt: float, every: int = 1, first: int = 0) -> Iterator[Cell]:
             )
             lost = regret_s(ours, text, true, context) / sum(done.seconds for done in ours)
             yield Cell((name, f"{context:,}", told, error), learnt, whole, lost)
-
-
-def regret_s(rounds: Sequence[Simulated], text: Text, curve: CostCurve, context: int) -> float:
-    """The seconds that probes took longer than their tokens would have, at the best length."""
-    costs, step = curve.verify_table(context, _ROWS[-1]), curve.decode_s(context)
-    lost = 0.0
-    for done in rounds:
-        if done.is_probe:
-            tokens = expected_tokens(text.draft(done.start, MAX_PLANNED_TOKENS).accept_probs)
-            best = max(
-                1.0 / step, *(made / cost for made, cost in zip(tokens, costs, strict=False))
-            )
-            lost += max(0.0, done.seconds - tokens[done.drafted] / best)
-    return lost
 
 
 def _pace(rounds: Sequence[Simulated], since: int, end: int) -> float:

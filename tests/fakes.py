@@ -67,7 +67,7 @@ class OracleDrafter:
         self.verified.append((len(draft), accepted))
 
 
-class BigramDrafter:
+class BigramDrafter(Drafter):
     """Draws each token from a distribution that depends on the token before, and tells it.
 
     Args:
@@ -101,9 +101,6 @@ class BigramDrafter:
             known = draw(rows[-1], uniform(seed, len(drawn)))
             drawn.append(known)
         return Draft(tuple(drawn), "bigram", 1, np.stack(rows)) if drawn else NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
 
 
 def drafted_answer(
@@ -151,7 +148,7 @@ def rounds_of(
     return decode(target, session, known, limits)
 
 
-class MoodyPlanner:
+class MoodyPlanner(Planner):
     """Looks when it likes, chooses any length that is allowed, and keeps what it is told.
 
     Args:
@@ -164,9 +161,6 @@ class MoodyPlanner:
         self.chosen: list[int] = []
         self.rounds: list[Round] = []
 
-    def begin(self) -> None:
-        pass
-
     def pipeline_gain(self, context: int) -> float:
         return 1.0
 
@@ -178,11 +172,8 @@ class MoodyPlanner:
         self.chosen.append(self._random.randrange(len(draft) + 1))
         return self.chosen[-1]
 
-    def observe(self, done: Round) -> None:
-        self.rounds.append(done)
-
-    def observe_proposal(self, seconds: float) -> None:
-        pass
+    def observe(self, outcome: Round) -> None:
+        self.rounds.append(outcome)
 
 
 class EveryOther(MoodyPlanner):
@@ -191,9 +182,6 @@ class EveryOther(MoodyPlanner):
     def __init__(self) -> None:
         super().__init__(0)
         self._asked = 0
-
-    def pipeline_gain(self, context: int) -> float:
-        return 1.0
 
     def should_propose(self, *, pipelined: bool) -> bool:
         self._asked += 1

@@ -52,7 +52,6 @@ WITHOUT_MLX = (
     "bench/samples.py",
     "decoding/draft_session.py",
     "decoding/loop.py",
-    "decoding/token_buffer.py",
     "decoding/verification.py",
     "sampling/random.py",
     "sampling/logprobs.py",

@@ -29,8 +29,7 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.shared_rows import MAX_BATCH_ROWS, share_rows
-from akunu_py.planning.theory import expected_tokens
+from akunu_py.planning.theory import MAX_BATCH_ROWS, expected_tokens, share_rows
 from akunu_py.round import NO_WAIT, Round
 
 CostsOf = Callable[[int], LiveCosts | None]
@@ -49,16 +48,8 @@ copies all of them once, and saves operations in each later step."""
 class BatchedForward:
     """A forward of one sequence that waits for the batch's next one, or was a part of it.
 
-    Attributes:
-        target: the sequence.
-        known: the token that it begins with; of a step ahead, it is not known yet.
-        draft: what it verifies; the batch may shorten it until it runs.
-        keeps_draft: whether it may not.
-        step_gain: what its sequence gains by a single step that is submitted before this is read.
-        pending: its own part of the batched forward, once that has been submitted.
-        error: why it could not be.
-        run: the batched forward.
-        ahead: the step after it, if that has been submitted before this one was read.
+    Of a step `ahead`, the known token is not known yet. `pending` is its own part of the batched
+    forward `run`, or `error` says why there is none.
     """
 
     target: ModelTarget
@@ -76,14 +67,10 @@ class BatchedForward:
 class _Run:
     """One forward over the rows of several sequences, from its submission on.
 
-    Attributes:
-        parts: those of the sequences that still want it. They refer to this, so this does not
-            keep them: a cycle would keep the caches of sequences that have ended.
-        shape: how many sequences, how many rows, and how many tokens they had before.
-        pipelined: whether the forward before it had not been read.
-        begun: when the host began to build it.
-        results: the lazy results; empty once somebody waited for them.
-        seconds: how long the host built it and waited for it, divided by its sequences.
+    Its parts refer to it, so it does not keep them: a cycle would keep the caches of sequences that
+    have ended. The shape is how many sequences, how many rows, and how many tokens they had before.
+    The results are empty once somebody waited for them; `seconds` is what the host built and
+    waited, divided by the sequences.
     """
 
     _parts: list[ref[BatchedForward]]
@@ -101,14 +88,8 @@ class _Run:
 class Batch:
     """The sequences that decode with one model, and what the next forward is to compute.
 
-    Args:
-        model: runs the forwards.
-        costs: what they cost; the default leaves all drafts as they were planned.
-
-    Attributes:
-        forwards: how many forwards it has run over more than one sequence.
-        rows: the rows of all these.
-        joins: whether it joins caches; `benchmarks.batched --without-joins` turns it off.
+    It has run `forwards` over more than one sequence, of `rows` in all. `joins` says whether it
+    joins caches; `benchmarks.batched --without-joins` turns it off.
     """
 
     def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
@@ -139,12 +120,7 @@ class Batch:
     def member(
         self, target: ModelTarget, *, keeps_drafts: bool = False
     ) -> Generator["BatchedTarget", None, None]:
-        """Adds a sequence for as long as it decodes.
-
-        Args:
-            target: what it decodes with alone.
-            keeps_drafts: whether its drafts may not be shortened.
-        """
+        """Adds a sequence for as long as it decodes; with `keeps_drafts`, none is shortened."""
         self._members.add(target)
         try:
             yield BatchedTarget(target, self, keeps_drafts=keeps_drafts)
@@ -216,12 +192,10 @@ class Batch:
         return False
 
     def learn(self, forward: BatchedForward, accepted: int) -> None:
-        """Learns how much of a draft was accepted."""
         if forward.draft:
             self._acceptance.learn_draft(forward.draft, accepted)
 
     def _draft_lengths(self, waiting: Sequence[BatchedForward]) -> list[int]:
-        """How many tokens of each draft the forward verifies."""
         lengths = [len(one.draft) for one in waiting]
         shared = [one for one in waiting if one.draft and not one.keeps_draft]
         costs = self._costs(len(waiting)) if shared else None
@@ -243,7 +217,6 @@ class Batch:
         *,
         pipelined: bool = False,
     ) -> None:
-        """Builds one forward for all and starts it, without waiting for it."""
         begun = perf_counter()
         inputs, parts = list[Inputs](), list[BatchedForward]()
         for one, inputs_of in sorted(begin, key=lambda pair: pair[0].target.cache.seat):
@@ -328,16 +301,10 @@ class Batch:
 
 
 class BatchedTarget:
-    """A member of a batch, for the loop: its forwards are rows of the batch's, if it has company.
-
-    Args:
-        target: what it decodes with alone.
-        batch: the batch.
-        keeps_drafts: whether drafts may not be shortened.
-    """
+    """A member of a batch, for the loop: in company, its forwards are rows of the batch's."""
 
     def __init__(self, target: ModelTarget, batch: Batch, *, keeps_drafts: bool = False) -> None:
-        self._target = target
+        self.target = target
         self._batch = batch
         self._keeps_drafts = keeps_drafts
         self.can_pipeline = target.can_pipeline
@@ -347,22 +314,22 @@ class BatchedTarget:
 
     @property
     def length(self) -> int:
-        return self._target.length
+        return self.target.length
 
     @property
     def room(self) -> int:
-        return self._target.room
+        return self.target.room
 
     @property
     def replayed(self) -> int:
-        return self._target.replayed
+        return self.target.replayed
 
     def submit(self, known: int, draft: Draft) -> PendingForward | BatchedForward:
         if not self._batch.has_company:
-            return self._target.submit(known, draft)
+            return self.target.submit(known, draft)
         # The length of a sampled draft must not depend on its tokens, as estimates may.
         keeps = self._keeps_drafts or draft.probabilities is not None
-        forward = BatchedForward(self._target, known, draft, keeps)
+        forward = BatchedForward(self.target, known, draft, keeps)
         self._batch.submit(forward)
         return forward
 
@@ -371,11 +338,11 @@ class BatchedTarget:
     ) -> PendingForward | BatchedForward | None:
         if isinstance(pending, BatchedForward):
             return self._batch.step_after(pending)
-        return None if self._batch.has_company else self._target.submit_step_after(pending)
+        return None if self._batch.has_company else self.target.submit_step_after(pending)
 
     def read(self, pending: PendingForward | BatchedForward) -> Round:
         if isinstance(pending, PendingForward):
-            return self._target.read(pending)
+            return self.target.read(pending)
         if pending.run is None and pending.error is None:
             self._batch.run()
         is_counted = pending.run is not None and self._batch.wait(pending.run)
@@ -387,7 +354,7 @@ class BatchedTarget:
             del error  # its traceback holds this frame, and so the cache
         assert pending.pending is not None
         assert pending.run is not None
-        outcome = self._target.read(pending.pending)
+        outcome = self.target.read(pending.pending)
         pending.step_gain = -inf  # those who read later must not submit a step after it
         outcome.is_counted = is_counted
         outcome.forward_s += pending.run.seconds

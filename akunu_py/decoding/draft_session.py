@@ -1,9 +1,9 @@
 """DraftSession: the drafting side of one answer, from the proposal to what is learnt from it.
 
-Decides what a round verifies: asks the planner whether to propose, the drafter what, cuts the
-draft where the text would end or leave its grammar, and asks the planner how much of it to verify.
-A draft that was sampled is planned first and cut afterwards, because its length must not depend on
-the tokens that were drawn: see `decoding/verification.py`.
+Asks the planner whether to propose, the drafter what, cuts the draft where the text would end or
+leave its grammar, and asks the planner how much of it to verify. A draft that was sampled is
+planned first and cut afterwards, because its length must not depend on the tokens that were drawn:
+see `decoding/verification.py`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.drafting.base import (
-    NO_DRAFT,
-    Draft,
-    Drafter,
-    LearnsFromAlternatives,
-    NoDrafter,
-)
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, NoDrafter
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.round import Round
 
@@ -43,12 +37,8 @@ class DraftTrimmer:
     """Cuts drafts where the text would end: at end tokens and stop strings.
 
     The token that ends the text is kept and those behind it are dropped. So whether a token is
-    verified depends only on the tokens before it, as `verification.py` demands.
-
-    Args:
-        end_tokens: ids that end the answer.
-        stops: strings that end it.
-        decode: ids to text; needed if there are stop strings.
+    verified depends only on the tokens before it, as `verification.py` demands. `decode` is needed
+    if there are stop strings.
     """
 
     def __init__(
@@ -90,16 +80,10 @@ class DraftTrimmer:
 
 
 class DraftSession:
-    """What drafts one answer. Without arguments nothing is drafted.
+    """What drafts one answer; without arguments nothing is drafted.
 
-    Args:
-        drafter: makes the guesses.
-        planner: says how much of a guess to verify.
-        trimmer: cuts drafts where the text would end.
-        constraint: the grammar that the text must match, or None.
-        num_draft_tokens: the most tokens that a draft may have.
-        clock: returns the time in seconds.
-        release: gives back what other answers may draft with after this one.
+    `constraint` is the grammar that the text must match, `num_draft_tokens` the most tokens that a
+    draft may have, and `release` gives back what other answers may draft with after this one.
     """
 
     def __init__(
@@ -110,7 +94,6 @@ class DraftSession:
         constraint: Constraint | None = None,
         *,
         num_draft_tokens: int = 0,
-        clock: Callable[[], float] = perf_counter,
         release: Callable[[], object] = lambda: None,
     ) -> None:
         self.num_draft_tokens = num_draft_tokens
@@ -119,15 +102,7 @@ class DraftSession:
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
-        self._clock = clock
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
-        # Asked once: to see whether an object has a protocol takes as long as a short draft.
-        self._learner = self._drafter if isinstance(self._drafter, LearnsFromAlternatives) else None
-
-    @property
-    def num_top_ids(self) -> int:
-        """How many of the target's most likely ids at each position the drafter learns from."""
-        return 0 if self._learner is None else self._learner.alternatives_wanted
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts an answer to `prompt`, which may be copied from the references."""
@@ -137,22 +112,15 @@ class DraftSession:
     def propose(
         self, limit: int, context: int, *, replayed: int = 0, pipelined: bool = False
     ) -> Draft:
-        """The draft that the next round should verify; empty if it should verify none.
-
-        Args:
-            limit: the most tokens that it may have.
-            context: tokens in the cache.
-            replayed: how many of them the next forward has to compute again.
-            pipelined: whether a single step is in flight; the draft is then only a forecast, and
-                the loop asks again once that step has been read.
-        """
+        """The draft that the next round should verify; with a step in flight it is only a forecast,
+        and the loop asks again once that has been read."""
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
-        begun = self._clock()
+        begun = perf_counter()
         draft = self._proposed(Situation(context, limit, replayed, pipelined))
         if not draft:
-            self._planner.observe_proposal(self._clock() - begun)
+            self._planner.observe_proposal(perf_counter() - begun)
         return draft
 
     def _proposed(self, now: Situation) -> Draft:
@@ -172,27 +140,19 @@ class DraftSession:
         return draft if drawn_from is None else self._cut(draft, limit)
 
     def pipeline_gain(self, context: int, forecast: Draft) -> float:
-        """What a single step gains that is submitted before the one in flight is read, in steps.
-
-        Args:
-            context: tokens in the cache.
-            forecast: the draft that would be verified instead, if there is one.
-        """
+        """What a single step gains that is submitted before the one in flight is read, in steps;
+        `forecast` is the draft that would be verified instead."""
         if forecast:
             return -max(_LEAST_SAVING, self._planner.saving)
         return self._planner.pipeline_gain(context)
 
     def learn(self, outcome: Round) -> None:
-        """Learns from the outcome of a round."""
         if not self.num_draft_tokens:
             return
         is_own = outcome.draft.source != FORCED
         draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
         self._drafter.feedback(draft, accepted)
         self._unread.extend(outcome.tokens)
-        if outcome.top_ids and self._learner is not None:
-            self._update_drafter()
-            self._learner.learn_alternatives(outcome.context + 1, outcome.top_ids)
         self._trimmer.extend(outcome.tokens)
         self._planner.observe(outcome)
 
@@ -201,7 +161,6 @@ class DraftSession:
         self._update_drafter()
 
     def _cut(self, draft: Draft, limit: int) -> Draft:
-        """The draft up to where the text would end, as the grammar allows it."""
         draft = self._trimmer.trim(draft)
         return draft if self._constraint is None else steer(self._constraint, draft, limit)
 
@@ -213,11 +172,8 @@ class DraftSession:
 
 
 def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
-    """The part of a draft that a grammar allows, or the tokens that the grammar forces.
-
-    A draft that was sampled from distributions keeps its first forbidden token, which will be
-    rejected, and is never replaced: see `decoding/verification.py`.
-    """
+    """The part of a draft that a grammar allows, or the tokens that the grammar forces. A sampled
+    draft keeps its first forbidden token, which will be rejected, and is never replaced."""
     allowed = constraint.allowed_length(draft.tokens)
     if draft.probabilities is not None:
         return draft.cut(allowed + 1)

@@ -19,12 +19,7 @@ from akunu_py.round import Finish, Round
 
 @dataclass(frozen=True)
 class Limits:
-    """Where decoding ends.
-
-    Attributes:
-        max_tokens: how many tokens to emit at most, 1 or more.
-        end_tokens: ids that end the text and are not part of it.
-    """
+    """Where decoding ends: after `max_tokens`, 1 or more, or before an id that ends the text."""
 
     max_tokens: int
     end_tokens: frozenset[int]
@@ -33,10 +28,9 @@ class Limits:
 class Pending(Protocol):
     """A forward that was submitted and has not been read.
 
-    Attributes:
-        step_gain: what it gains to submit a single step before this is read, in steps: negative
-            if it is better to wait, minus infinity if no step may follow. The loop sets it early,
-            because the sequences of a batch decide together.
+    `step_gain` is what it gains to submit a single step before this is read, in steps: negative if
+    it is better to wait, minus infinity if no step may follow. The loop sets it early, because the
+    sequences of a batch decide together.
     """
 
     step_gain: float
@@ -69,11 +63,7 @@ class Target(Protocol[P]):
         """Whether a step may be submitted before the token it begins with is known."""
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """How many drafted tokens the next forward may verify.
-
-        Args:
-            tokens_wanted: tokens that may still be emitted.
-        """
+        """How many drafted tokens the next forward may verify."""
 
     def submit(self, known: int, draft: Draft) -> P:
         """Starts a forward over `[known, *draft]` and returns at once."""
@@ -163,7 +153,7 @@ def _rounds(
 
 
 def _step_gain(target: Target[P], session: DraftSession, wanted: int, forecast: Draft) -> float:
-    """What a step gains that follows one which emits one of `wanted` tokens and is not read yet."""
+    """What a step gains that is submitted before the next of `wanted` tokens is read."""
     if wanted <= 1 or not target.can_pipeline:
         return -inf
     return session.pipeline_gain(target.length, forecast)

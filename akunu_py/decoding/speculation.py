@@ -12,7 +12,7 @@ from typing import Final
 
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.exactness import BLOCK_ROWS
+from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.drafting import AUTO_DRAFTER, MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.auto import AutoDrafter
@@ -27,11 +27,11 @@ from akunu_py.options import MAX_PLANNED_TOKENS, Options
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
-from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
+from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.sampling.sampler import Sampler
 
-_SEES_AHEAD: Final = frozenset({"phi3small"})
-"""Models of mlx-lm whose tokens see later ones; `tests/test_architectures.py` finds them."""
+_SEES_AHEAD: Final = "phi3small"
+"""The model of mlx-lm whose tokens see later ones; `tests/test_architectures.py` finds it."""
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
 """Returns what is known or expected of what forwards of a model cost on a machine."""
@@ -42,12 +42,8 @@ DrafterFactory = Callable[[Sampler], Drafter]
 
 @dataclass
 class _Experience:
-    """What was learnt from fill-ins, or from other requests.
-
-    Attributes:
-        rates: of acceptance, which all drafters and planners share.
-        drafters, planners: those that no request uses now, the one used last at the end.
-    """
+    """What was learnt from fill-ins, or from other requests: rates of acceptance, which all share,
+    and the drafters and planners that no request uses now, the one used last at the end."""
 
     rates: AcceptanceRates = field(default_factory=lambda: AcceptanceRates(priors()))
     drafters: defaultdict[str, list[Drafter]] = field(default_factory=lambda: defaultdict(list))
@@ -62,18 +58,10 @@ class SpeculationState:
     at the same time have a drafter and a planner each. These share what they learn of acceptance
     and costs; the rest goes to a later request.
 
-    Args:
-        model: the target.
-        backend: the machine it was loaded for.
-        calibrate: called once, by the first request that leaves the number of draft tokens to
-            the planner.
-        draft_model: drafts for requests whose drafter is `model`.
-        memory: what `auto` also drafts from.
-
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
             it.
-        why_impossible: one line for the user if the model's cache cannot be rolled back, or None.
+        why_impossible: one line for the user if drafts would change answers or cannot be dropped.
         block_rows: the rows of all forwards of an exact answer.
 
     Raises:
@@ -99,7 +87,12 @@ class SpeculationState:
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
         self._batch_costs: dict[int, LiveCosts] = {}
-        self.why_impossible = _why_impossible(model)
+        self.why_impossible = no_rollback_reason(model.make_cache(1))
+        if model.config.get("model_type") == _SEES_AHEAD:
+            self.why_impossible = (
+                "Speculation is off: in mlx-lm's form of this model, a token sees those after it "
+                "in the same forward, so drafts would change the answer."
+            )
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
@@ -114,7 +107,6 @@ class SpeculationState:
         fills_gap: bool = False,
     ) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
-
         Call its `release` when the request ends.
 
         Raises:
@@ -122,9 +114,7 @@ class SpeculationState:
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()
-        drafter = self._borrow_drafter(
-            options.drafter, sampler, prompt, loans, fills_gap=fills_gap, project=options.project
-        )
+        drafter = self._borrow_drafter(options, sampler, prompt, fills_gap, loans)
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
             loans.close()
@@ -135,24 +125,16 @@ class SpeculationState:
             self._borrow_planner(options, fills_gap, loans),
             DraftTrimmer(end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
-            num_draft_tokens=rows - 1 if rows else longest_draft(options),
+            num_draft_tokens=rows - 1 if rows else _longest_draft(options),
             release=loans.close,
         )
 
     def drafter(self, name: str, sampler: Sampler) -> Drafter:
-        """A drafter as requests that name it have it, for oneself.
-
-        Raises:
-            InvalidRequestError: if it does not exist, or needs a draft model and there is none.
-        """
-        return self._borrow_drafter(name, sampler, [], ExitStack())
+        """A drafter as requests that name it have it; errors as for `session`."""
+        return self._borrow_drafter(Options(drafter=name), sampler, [], False, ExitStack())
 
     def required_draft_model(self) -> DraftModel:
-        """The draft model.
-
-        Raises:
-            InvalidRequestError: if there is none.
-        """
+        """The draft model, or an InvalidRequestError."""
         if self._draft_model is None:
             raise InvalidRequestError(
                 "There is no draft model to draft with; load one with --draft-model NAME."
@@ -161,15 +143,14 @@ class SpeculationState:
 
     def _borrow_drafter(
         self,
-        name: str,
+        options: Options,
         sampler: Sampler,
         prompt: Sequence[int],
+        fills_gap: bool,
         loans: ExitStack,
-        *,
-        fills_gap: bool = False,
-        project: str | None = None,
     ) -> Drafter:
         """A drafter that no other request uses until `loans` is closed."""
+        name = options.drafter
         if name == MODEL_DRAFTER:
             lent = self.required_draft_model().lend(prompt)
             loans.callback(setattr, lent, "in_use", False)
@@ -185,26 +166,17 @@ class SpeculationState:
             drafter = make_drafter(name)
         loans.callback(known.drafters[name].append, drafter)
         if isinstance(drafter, AutoDrafter):
-            self._memory.lend(drafter, project)
+            self._memory.lend(drafter, options.project)
             loans.callback(drafter.end)
         return drafter
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
-        """The planner of a request; it learns unless the number of draft tokens is fixed.
-
-        An exact answer's drafts take the places of padding, and a draft model draws a few tokens,
-        as in mlx-lm.
-        """
-        if (
-            options.num_draft_tokens is not None
-            or options.drafter == MODEL_DRAFTER
-            or self.rows_of(options)
-        ):
-            return FixedPlanner(longest_draft(options))
+        is_fixed = options.num_draft_tokens is not None or options.drafter == MODEL_DRAFTER
+        if is_fixed or self.rows_of(options):
+            return FixedPlanner(_longest_draft(options))
         known, costs = self._experience[fills_gap], self.find_costs()
-        idle = known.planners
-        planner = idle.pop() if idle else DraftPlanner(costs, known.rates)
-        loans.callback(idle.append, planner)
+        planner = known.planners.pop() if known.planners else DraftPlanner(costs, known.rates)
+        loans.callback(known.planners.append, planner)
         return planner
 
     def find_costs(self) -> LiveCosts:
@@ -233,10 +205,8 @@ class SpeculationState:
 
     def batch_costs(self, sequences: int) -> LiveCosts | None:
         """What forwards over this many sequences cost, by their rows and by the tokens that all
-        caches hold; None before any planner has needed costs.
-
-        They begin as those of a forward over as many rows of one sequence, which is not padded.
-        """
+        caches hold: at first, what one over as many rows of one sequence costs without padding.
+        None before any planner has needed costs."""
         if self._costs is None:
             return None
         if sequences not in self._batch_costs:
@@ -249,18 +219,7 @@ class SpeculationState:
         return self.block_rows if options.exact and not self.why_impossible else 0
 
 
-def _why_impossible(model: TargetModel) -> str | None:
-    """One line for the user if drafts would change a model's answers or cannot be dropped."""
-    if model.config.get("model_type") in _SEES_AHEAD:
-        return (
-            "Speculation is off: in mlx-lm's form of this model, a token sees those after it in "
-            "the same forward, so drafts would change the answer."
-        )
-    return no_rollback_reason(model.make_cache(1))
-
-
-def longest_draft(options: Options) -> int:
-    """The most draft tokens that one forward of a request may verify."""
+def _longest_draft(options: Options) -> int:
     if options.num_draft_tokens is not None:
         return options.num_draft_tokens
     return NUM_DRAFT_TOKENS if options.drafter == MODEL_DRAFTER else MAX_PLANNED_TOKENS

@@ -4,7 +4,7 @@ Submitting returns at once; reading waits, verifies the draft and says what the 
 token is chosen is decided in `sampling/`, how much of a draft is accepted in `verification.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
@@ -12,11 +12,12 @@ from typing import Final, NamedTuple, cast
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.token_buffer import TokenBuffer
 from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.round import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
@@ -26,14 +27,71 @@ from akunu_py.sampling.sampler import Sampler
 FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
 
+BLOCK_ROWS: Final = 3
+"""`--exact`: the rows of every forward of an exact answer.
+
+Forwards of different sizes are computed by different kernels, whose results differ in the last
+bits, so two close logits can change places. So an exact answer is divided into blocks, and every
+forward computes one whole block: what is known of it, then the draft, then padding. A position then
+always has the same row of a forward of the same size over the same number of keys, whatever was
+drafted. (Thinking Machines, "Defeating Nondeterminism in LLM Inference", 2025, use kernels with one
+order of summation for all sizes; MLX has none.)
+
+`benchmarks/exact.py` compares other sizes: three rows lose less where no draft fits than four do,
+and copies gain nearly as much.
+"""
+
 _NO_LOGPROBS: Final = LogprobRequest()
+
+
+class TokenBuffer:
+    """The input of a round, `[known, d0 .. d(n-1)]`, allocated once.
+
+    After a rollback of a recurrent model, the tokens to compute again stand before the known one.
+    They take the places of draft tokens, so a forward has no more rows however often drafts are
+    rejected. Layout and guard are those of akunu's `decode_speculative`.
+
+    Raises:
+        InvalidRequestError: if the number of draft tokens is negative.
+    """
+
+    def __init__(self, num_draft_tokens: int) -> None:
+        if num_draft_tokens < 0:
+            raise InvalidRequestError(
+                f"The number of draft tokens must be 0 or more, not {num_draft_tokens}."
+            )
+        self._slots = np.zeros(1 + num_draft_tokens, dtype=np.int32)
+
+    def draft_limit(self, *, cache_room: int, tokens_wanted: int, replayed: int = 0) -> int:
+        """The guard: how many draft tokens the next round may have, 0 or more.
+
+        A draft token is useful only if the round's last token is still wanted, and possible only if
+        the cache has room for the known token and the whole draft.
+        """
+        places = len(self._slots) - replayed
+        return max(0, min(places, cache_room, tokens_wanted) - 1)
+
+    def load(
+        self, known: int, draft: Sequence[int], replayed: Sequence[int] = ()
+    ) -> npt.NDArray[np.int32]:
+        """Writes the input of a round and returns it as a view of shape `[tokens]`.
+
+        Raises:
+            InvalidRequestError: if the draft does not fit; nothing is written then.
+        """
+        size = len(replayed) + 1 + len(draft)
+        if size > len(self._slots):
+            raise InvalidRequestError(
+                f"A draft of {len(draft)} tokens does not fit a buffer made for "
+                f"{len(self._slots) - len(replayed) - 1}."
+            )
+        self._slots[:size] = [*replayed, known, *draft]
+        return self._slots[:size]
 
 
 @dataclass(slots=True)
 class PendingForward:
-    """A forward that was submitted: where it began, what it verifies, and its lazy results.
-
-    `start` is the position of the known token; `replayed` tokens were computed again before it.
+    """A forward that was submitted: where its known token stands, what it verifies, its results.
 
     `choices` has the token chosen after each position, or the distribution there if the draft has
     to be verified by rejection sampling. If the sampler blocks, it has the logits, and `read` makes
@@ -69,17 +127,13 @@ class ModelTarget:
     """One sequence on the model: a cache, a sampler and a token buffer.
 
     Args:
-        model: runs the forwards.
-        cache: what they append to.
-        sampler: chooses the tokens.
         num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
-        logprobs: what to report besides the tokens.
         forwards: counts the forwards of all sequences, so that only rounds are timed in which no
             other sequence was advanced; None if there is no other.
-        block_rows: the rows of every forward, which then begins where the last whole block of so
-            many ended; see `exactness.py`. 0 gives each forward the rows that it needs.
+        block_rows: the rows of every forward, which then begins where the last whole block ended;
+            see `BLOCK_ROWS`. 0 gives each forward the rows that it needs.
     """
 
     def __init__(
@@ -156,7 +210,7 @@ class ModelTarget:
         """What goes into a forward over `[known, *draft]`; the cache has room for it.
 
         With `finish`, it is `submit` without the forward, which may be one for several sequences.
-        If it is for this one `alone`, it is padded where that is faster.
+        One for this sequence `alone` is padded where that is faster.
         """
         start, replayed = self.length, len(self._replayed)
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
@@ -223,7 +277,6 @@ class ModelTarget:
                 outcome.accepted = min(outcome.accepted, taken)
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
-            outcome.top_ids = pending.logprobs.top_ids(len(tokens))
         wait_s = perf_counter() - begun
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
@@ -231,7 +284,6 @@ class ModelTarget:
         return outcome
 
     def _submit(self, inputs: Inputs) -> PendingForward:
-        """Starts a forward without waiting for it."""
         begun = perf_counter()
         pending, results = self.finish(inputs, self._model.forward(inputs.tokens, self.cache))
         mx.async_eval(results)  # type: ignore[no-untyped-call]
@@ -242,7 +294,6 @@ class ModelTarget:
         return pending
 
     def _make_room(self, tokens: int) -> None:
-        """Lets the cache grow if it has no room for this many more tokens."""
         needed = self.cache.length + tokens
         if self._grow and needed > self.cache.capacity:
             self._grow(needed)
@@ -264,7 +315,7 @@ class ModelTarget:
         choices = logits if blocks else self._choices(logits, start + 1, has_distributions)
         chosen = None if blocks or has_distributions else choices
         logprobs = None
-        if self._logprobs != _NO_LOGPROBS:
+        if self._logprobs.logprobs is not None:
             shown = sampler.logprobs(logits, start + 1) if self._logprobs.drawn else raw
             logprobs = ForwardLogprobs(shown, chosen, self._logprobs)
             results.extend(logprobs.lazy)
@@ -274,7 +325,6 @@ class ModelTarget:
         return pending, [choices, *results]
 
     def _choices(self, logits: mx.array, position: int, has_distributions: bool) -> mx.array:
-        """What verifies the draft: the target's distributions, or the tokens chosen from them."""
         if has_distributions:
             return self._sampler.distributions(logits, position)
         return self._sampler.choose(logits, position)

@@ -8,8 +8,7 @@ declined because of the token itself, the remaining tokens would no longer follo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +23,8 @@ Uniforms = Callable[[int], tuple[float, float]]
 """For the token after the draft's first `i`: two independent numbers in [0, 1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What verification decided about one round.
-
-    Attributes:
-        accepted: how many draft tokens are accepted, from the first on.
-        next_token: the target's own token after them.
-    """
+class Verdict(NamedTuple):
+    """How many draft tokens are accepted, and the target's own token after them."""
 
     accepted: int
     next_token: int
@@ -40,12 +33,10 @@ class Verdict:
 def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
     """Which verifier serves a draft: `accept_or_resample` if this is true, else `match_choices`.
 
-    A one-hot draft is matched: both ways accept it equally often, and matching emits what plain
-    decoding would have drawn. So a seed gives the same text with all drafters of `--drafter`, and
-    every number of draft tokens. A draft that was drawn from a distribution with random numbers of
-    its own is accepted more often by rejection sampling. A seed then repeats a text only if the
-    same was drafted, because a position after a draft is drawn from the target alone and one within
-    it is not. A greedy target matches every draft: both ways accept the same tokens.
+    Matching emits what plain decoding would have drawn, so a seed gives the same text whatever was
+    drafted. A one-hot draft is accepted equally often both ways, and so is any draft if the target
+    is greedy. One that was drawn with random numbers of its own is accepted more often by rejection
+    sampling; a seed then repeats a text only if the same was drafted.
     """
     return draft.probabilities is not None and not greedy
 
@@ -55,12 +46,8 @@ def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdic
 
     With argmax choices this is greedy verification. With choices drawn from the target's
     distribution it is sample-and-match: what is emitted was always drawn from the target, and a
-    draft token `d` is accepted with probability `p(d)`, so the distribution is the target's.
-
-    Args:
-        choices: the tokens that the target chose after the known one and after each draft token;
-            `len(draft_tokens) + 1` of them.
-        draft_tokens: the guesses.
+    draft token `d` is accepted with probability `p(d)`. `choices` are the target's tokens after the
+    known one and after each draft token.
     """
     accepted = 0
     while accepted < len(draft_tokens) and choices[accepted] == draft_tokens[accepted]:
@@ -94,7 +81,6 @@ def accept_or_resample(
 
 
 def _residual(target: Rows, proposal: Rows) -> Rows:
-    """The positive part of `p - q` at one position, not normalised."""
     rest = np.fmax(target - proposal, 0)
     # Nothing is left only if p equals q up to rounding errors, or q is NaN; then p itself is right.
     return rest if rest.any() else target

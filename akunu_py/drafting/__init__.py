@@ -22,11 +22,7 @@ MODEL_DRAFTER: Final = "model"
 
 
 def make_drafter(name: str) -> Drafter:
-    """Makes the drafter called `name`; `auto` is the recommended one.
-
-    Raises:
-        InvalidRequestError: if there is no drafter of that name.
-    """
+    """Makes the drafter called `name`, or raises an InvalidRequestError."""
     if name not in DRAFTERS:
         known = ", ".join((*DRAFTERS, MODEL_DRAFTER))
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")

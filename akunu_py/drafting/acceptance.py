@@ -26,8 +26,7 @@ _MAX_MATCH_LENGTH: Final = 63
 class AcceptanceRates:
     """What was learnt of acceptance; it outlives requests, which may share it.
 
-    Args:
-        priors: where the rates of some kinds of evidence start; all others start at `PRIOR`.
+    The rates of kinds that are not among `priors` start at `PRIOR`.
     """
 
     def __init__(self, priors: Mapping[Hashable, float] = MappingProxyType({})) -> None:
@@ -35,12 +34,8 @@ class AcceptanceRates:
         self._outcomes: dict[Hashable, float] = {}
 
     def of(self, kind: Hashable, odds: float = 1.0) -> float:
-        """The probability that a token is accepted if those before it are.
-
-        Args:
-            kind: of its evidence.
-            odds: by what other evidence multiplies the odds of the rate.
-        """
+        """The probability that a token with this kind of evidence is accepted if those before it
+        are; other evidence multiplies the odds of the rate."""
         prob = self._rates.get(kind, PRIOR)
         odds *= prob
         return odds / (1.0 - prob + odds)
@@ -62,10 +57,7 @@ class AcceptanceRates:
         return [self.of(_kind(draft))] * len(draft)
 
     def learn_draft(self, draft: Draft, accepted: int) -> None:
-        """Learns how many tokens of a draft were accepted.
-
-        A drafter with estimates of its own learns by itself.
-        """
+        """Learns how many tokens were accepted, unless the drafter has estimates of its own."""
         if len(draft.accept_probs) != len(draft):
             for position in range(min(accepted + 1, len(draft))):
                 self.learn(_kind(draft), position < accepted)

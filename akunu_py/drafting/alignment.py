@@ -66,13 +66,8 @@ class Rewrites:
         return rewrite if tuple(tokens[position:end]) == rewrite.old else None
 
     def learn(self, old: Sequence[int], new: Sequence[int], following: int) -> None:
-        """Learns an edit; ignores runs that are too long to be repeated.
-
-        Args:
-            old: the tokens left out of the copy.
-            new: the tokens put in their place.
-            following: the token after both; it anchors an edit that only adds or only removes.
-        """
+        """Learns that a copy left out `old` and has `new` in its place, unless they are too long
+        to be repeated. The token after both anchors an edit that only adds or only removes."""
         if len(old) > MAX_OLD_LENGTH or len(new) > MAX_NEW_LENGTH:
             return
         if not old or not new:
@@ -81,7 +76,6 @@ class Rewrites:
             self._by_first[old[0]] = Rewrite(tuple(old), tuple(new))
 
     def forget(self, rewrite: Rewrite) -> None:
-        """Forgets a rewrite whose old run was copied unchanged."""
         self._by_first.pop(rewrite.old[0], None)
 
 
@@ -95,13 +89,10 @@ class Anchor(NamedTuple):
 class Resumption(NamedTuple):
     """A place near an anchor where the copy may continue.
 
-    Attributes:
-        anchor: where the copy broke.
-        position: index of the token expected next.
-        length: how many of the tokens since the break agree with those before `position`.
-        distance: how far `position` is from where the copy would continue after a replacement of
-            equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within 12,
-            3 further away.
+    `position` is the index of the token expected next; `length` of the tokens since the break agree
+    with those before it. `distance` is how far it is from where the copy would continue after a
+    replacement of equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within
+    12, 3 further away.
     """
 
     anchor: Anchor
@@ -116,9 +107,8 @@ class Alignment:
     Attributes:
         source: index of the earlier token expected next, -1 if nothing is being copied.
         run: how many tokens the copy has held for, with the match that it began with.
-        rewrite: the rewrite expected at `source`, or None.
-        rewritten: how many of the rewrite's new tokens were already emitted.
-        rewrites: the edits learnt so far.
+        rewrite: the rewrite expected at `source`, or None; `rewritten` of its new tokens were
+            emitted already.
     """
 
     def __init__(self, occurrences: Occurrences) -> None:
@@ -133,18 +123,11 @@ class Alignment:
         self._edit: tuple[Anchor, Anchor] | None = None
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
-        """Points at `position`, because of a match of `length` tokens.
-
-        Args:
-            position: index of the token expected next.
-            length: how many tokens before it agree with the last ones.
-            resumed: if this continues a broken copy, where that one broke.
-        """
+        """Points at `position`, because the `length` tokens before it agree with the last ones.
+        If this continues a broken copy, `resumed` is where that one broke."""
         self.run = length
-        self._edit = None
-        if resumed is not None:
-            here = Anchor(position - length, len(self._tokens) - length)
-            self._edit = (resumed, here)
+        here = Anchor(position - length, len(self._tokens) - length)
+        self._edit = None if resumed is None else (resumed, here)
         self._arrive(position)
 
     def advance(self, token: int) -> None:
@@ -217,7 +200,6 @@ class Alignment:
         self.rewrite = None
 
     def _close_edit(self, broken: Anchor, resumed: Anchor) -> None:
-        """Learns the edit between where the copy broke and where it resumed."""
         self._edit = None
         self.run += RESUMED_BONUS
         if resumed.source >= broken.source and resumed.output >= broken.output:

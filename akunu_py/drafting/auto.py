@@ -36,12 +36,12 @@ from akunu_py.drafting.evidence import (
     support_class,
 )
 from akunu_py.drafting.occurrences import (
-    CONSENSUS,
     MAX_COMPARED,
     Consensus,
     Keeper,
     Match,
     Occurrences,
+    consensus_of,
 )
 from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length
 
@@ -55,9 +55,7 @@ SURE: Final = 0.9
 """Nothing is recalled where the request itself is likelier to be right than this."""
 
 
-class CopyCandidate(NamedTuple):
-    """Where a draft could be copied from, and the evidence of its first token."""
-
+class _Candidate(NamedTuple):
     source: str
     evidence: int
     position: int
@@ -69,19 +67,11 @@ class CopyCandidate(NamedTuple):
 class AutoDrafter:
     """Drafts many tokens during a copy, and none without evidence.
 
-    What it learns of its own acceptance outlives the request. Of the tokens, only those that the
-    next request begins with do, unless it has a keeper.
-
     It drafts until acceptance is less likely than `MIN_REACH_PROB`, and says how likely each token
-    is; a planner that knows the machine's costs cuts the draft.
-
-    Args:
-        tiers: other texts to draft from where these are more likely to be right than the request.
-        rates: what was learnt, to share with drafters of other requests.
-
-    Attributes:
-        tiers: the same; to be changed only between requests.
-        keeper: keeps the texts of requests that have ended, or None.
+    is; a planner that knows the machine's costs cuts the draft. What it learns of acceptance
+    outlives the request. Of the tokens, only those that the next request begins with do, unless a
+    `keeper` keeps the texts of requests that have ended. The `tiers` of other texts may change
+    between requests.
     """
 
     def __init__(self, tiers: Sequence[Tier] = (), rates: AcceptanceRates | None = None) -> None:
@@ -107,7 +97,6 @@ class AutoDrafter:
         self._untried: tuple[int, float, int] | None = None
 
     def end(self) -> None:
-        """Has the text of a request kept that has ended."""
         if self.keeper is not None:
             self.keeper.keep(self._occurrences)
 
@@ -149,28 +138,27 @@ class AutoDrafter:
             where, odds = self._evidence[position]
             self._rates.learn(where, position < accepted, odds)
 
-    def _best_candidate(self) -> CopyCandidate | None:
+    def _best_candidate(self) -> _Candidate | None:
         alignment = self._alignment
-        copy: CopyCandidate | None = None
+        copy: _Candidate | None = None
         if alignment.source >= 0 and alignment.run >= SOLID_RUN:
             evidence = copy_evidence(alignment.run)
-            copy = CopyCandidate("copy", evidence, alignment.source, alignment.run)
+            copy = _Candidate("copy", evidence, alignment.source, alignment.run)
             if alignment.run >= STEADY_RUN:
                 return copy
         elif (found := alignment.resumption()) is not None:
             evidence = resumed_evidence(found.length, found.distance)
-            copy = CopyCandidate("resumed", evidence, found.position, found.length, found.anchor)
+            copy = _Candidate("resumed", evidence, found.position, found.length, found.anchor)
         match = self._occurrences.best(earliest=not alignment.has_copied)
         if match is None:
             return copy
         evidence = self._match_evidence(match)[match.consensus]
-        followed = CopyCandidate("match", evidence, match.position, match.length, None, match)
+        followed = _Candidate("match", evidence, match.position, match.length, None, match)
         if copy is None or self._accept_prob(copy) < self._accept_prob(followed):
             return followed
         return copy
 
     def _recalled(self) -> Recall | None:
-        """What the tiers recall that is most likely to be right."""
         found, best = None, 0.0
         for tier in self.tiers:
             recall = tier.recall(self._occurrences.tokens)
@@ -180,7 +168,7 @@ class AutoDrafter:
                     found, best = recall, prob
         return found
 
-    def _begins(self, candidate: CopyCandidate | None, recall: Recall) -> bool:
+    def _begins(self, candidate: _Candidate | None, recall: Recall) -> bool:
         """Whether a draft begins with the token of a candidate, and not with another recalled."""
         if candidate is None:
             return False
@@ -192,17 +180,9 @@ class AutoDrafter:
     def _likelier(
         self, own: tuple[int, int] | None, recall: Recall, before: int, ahead: int
     ) -> tuple[int, int, float] | None:
-        """The request's next token, or the recalled one if that is more likely.
-
-        Args:
-            own: the request's token and its bucket, if there is one.
-            recall: what follows in other texts.
-            before: the token before it.
-            ahead: how many tokens of the draft are before it.
-
-        Returns:
-            The token, its bucket and its odds; None if there is neither.
-        """
+        """The request's next token (`own`, with its bucket) or the recalled one, whichever is more
+        likely, with bucket and odds; None if there is neither. `ahead` tokens of the draft are
+        before it, the last of them `before`."""
         rival, best, found = RIVAL_ODDS[LEFT if ahead else SILENT], 0.0, None
         if own is not None:
             token, where = own
@@ -220,30 +200,23 @@ class AutoDrafter:
         return recall.token, where, rival
 
     def _odds(self, before: int, token: int, where: int) -> float:
-        """What the bigram affinity of a request's token says; nothing of a rewrite, which replaces
-        what followed so far."""
         if where >= FIRST_REWRITE:
             return 1.0
         return AFFINITY_ODDS[self._occurrences.bigram_affinity(before, token)]
 
-    def _accept_prob(self, candidate: CopyCandidate) -> float:
-        """How likely its first token is to be accepted."""
+    def _accept_prob(self, candidate: _Candidate) -> float:
         tokens, where = self._occurrences.tokens, bucket(candidate.evidence, 0)
         return self._rates.of(where, self._odds(tokens[-1], tokens[candidate.position], where))
 
     def _match_evidence(self, match: Match) -> tuple[int, int, int, int]:
-        """By `Consensus`, the evidence of a match.
-
-        A match of the whole answer so far is strong, but not before the answer has a token: then
-        it has only seen the chat template, and would repeat the question.
-        """
+        # A match of the whole answer so far is strong, but not before the answer has a token: then
+        # it has only seen the chat template, and would repeat the question.
         answered = len(self._occurrences.tokens) - self._answer_start
         return match_evidence(match.length, whole_answer=0 < answered <= match.length)
 
     def _draft(
         self, source: str, length: int, steps: Iterator[tuple[int, int, float]], limit: int
     ) -> Draft:
-        """Takes steps up to the limit, or until acceptance is too unlikely."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         accept_prob = self._rates.of
         expected: list[float] = []
@@ -270,13 +243,11 @@ class AutoDrafter:
         return Draft(self._drafted, source, length, None, tuple(expected))
 
     def _steps(
-        self, candidate: CopyCandidate | None, recall: Recall | None
+        self, candidate: _Candidate | None, recall: Recall | None
     ) -> Iterator[tuple[int, int, float]]:
-        """The tokens that likely follow, each with its bucket and its odds.
-
-        The request's candidate is followed until a recalled token is more likely, and what is
-        recalled as far as it goes on with the tokens of the draft.
-        """
+        """The tokens that likely follow, each with its bucket and its odds: the request's candidate
+        until a recalled token is more likely, and what is recalled as far as it goes on with
+        these."""
         before, ahead = self._occurrences.tokens[-1], 0
         copied: Iterator[tuple[int, int]] = iter(())
         if candidate is not None:
@@ -296,7 +267,7 @@ class AutoDrafter:
             yield token, where, self._odds(before, token, where)
             before, own = token, next(copied, None)
 
-    def _copied(self, candidate: CopyCandidate) -> Iterator[tuple[int, int]]:
+    def _copied(self, candidate: _Candidate) -> Iterator[tuple[int, int]]:
         """The copied tokens, with rewrites made, each with its bucket."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         plain = not self._alignment.rewrites
@@ -340,7 +311,7 @@ class AutoDrafter:
                     followers = [min(follower, FIRST_BOUNDARY) for follower in followers]
                 token = max(followers, key=followers.count)
                 agreeing = followers.count(token)
-            agreed = CONSENSUS[len(live)][agreeing]
+            agreed = consensus_of(agreeing, len(live))
         only_one = evidence[Consensus.ONLY]
         while token < FIRST_BOUNDARY:
             yield token, bucket(only_one, ahead)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,6 @@ class Draft:
         return bool(self.tokens)
 
     def cut(self, length: int) -> Draft:
-        """The same guess, at most `length` tokens long."""
         if length >= len(self.tokens):
             return self
         return Draft(
@@ -63,50 +62,28 @@ NO_DRAFT = Draft()
 class Drafter(Protocol):
     """Guesses how a sequence continues.
 
-    The engine calls `begin` once per request, then `propose`, `feedback` and `extend` in turn.
+    The engine calls `begin` once per request, then `propose`, `feedback` and `extend` in turn. A
+    class that derives from this may leave out what it does not need.
     """
 
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts a request whose context is `prompt`.
 
-        Args:
-            prompt: the tokens that the target has seen.
-            references: documents that the target has not seen and that the answer may be copied
-                from. A drafter that copies also copies from these, but no match and no draft runs
-                from one document into another. A drafter that does not copy ignores them.
+        The target has not seen the references. A drafter that copies also copies from these, but no
+        match and no draft runs from one document into another.
         """
+        return
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were emitted. How they are split over calls makes no difference."""
+        return
 
     def propose(self, limit: int) -> Draft:
         """A guess of at most `limit` tokens; empty if there is no evidence for any."""
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         """Reports how many tokens of a verified draft were accepted; called before `extend`."""
-
-
-@runtime_checkable
-class LearnsFromAlternatives(Protocol):
-    """A drafter that also learns from tokens that the target considered likely but did not emit.
-
-    The verifying forward computes them anyway. A loop asks `isinstance(drafter,
-    LearnsFromAlternatives)` once per request and, if `alternatives_wanted` is positive, calls
-    `learn_alternatives` after the `extend` of each round. Source: Romsto's `filler_top_k`.
-    """
-
-    @property
-    def alternatives_wanted(self) -> int:
-        """How many ids a row should have; 0 if the drafter does not want any."""
-
-    def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
-        """Learns the target's most likely ids at positions that `extend` has already appended.
-
-        Args:
-            position: the position of the first row, counted over prompt and emitted tokens:
-                `rows[i]` are the most likely ids at `position + i`, given the tokens before it.
-            rows: one row per position, the most likely id first.
-        """
+        return
 
 
 class Recall(Protocol):
@@ -139,17 +116,8 @@ class Tier(Protocol):
         """What may follow `tokens`; None if they say nothing. Never raises."""
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """Never guesses: `--drafter none`."""
-
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        pass
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        pass
 
     def propose(self, limit: int) -> Draft:
         return NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass

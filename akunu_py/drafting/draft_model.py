@@ -13,15 +13,13 @@ from typing import Final
 import mlx.core as mx
 
 from akunu_py.cache.model_cache import no_rollback_reason
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.filters import XTCFilter
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.tokens import common_prefix_length
-
-SOURCE: Final = "draft model"
 
 NUM_DRAFT_TOKENS: Final = 3
 """How many tokens are drawn for a round if a request does not say: as many as in mlx-lm."""
@@ -30,14 +28,8 @@ _FIRST_CAPACITY: Final = 2048
 
 
 class DraftModel:
-    """A model to draft with, and a cache that remembers which tokens it holds.
-
-    Args:
-        model: the drafting model.
-        target: the model that it drafts for.
-
-    Attributes:
-        in_use: whether a request drafts with it; whoever got it from `lend` says when not.
+    """A model to draft with, and a cache that remembers which tokens it holds. Whoever got it from
+    `lend` sets `in_use` to False afterwards.
 
     Raises:
         InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
@@ -45,11 +37,10 @@ class DraftModel:
     """
 
     def __init__(self, model: TargetModel, target: TargetModel) -> None:
-        if reason := why_no_match(model, target):
+        if reason := _why_no_match(model, target):
             raise InvalidRequestError(f"{model.name} cannot draft for {target.name}: {reason}.")
         cache = model.make_cache(min(_FIRST_CAPACITY, model.context_length))
-        if not cache.can_roll_back:
-            reason = no_rollback_reason(cache)
+        if reason := no_rollback_reason(cache):
             raise InvalidRequestError(
                 f"{model.name} cannot draft: {reason} Choose another draft model."
             )
@@ -73,21 +64,12 @@ class DraftModel:
         lent.in_use = True
         return lent
 
-    def room_after(self, tokens: int) -> int:
-        """How many draft tokens fit into the model's context after `tokens` tokens."""
-        return self.model.context_length - tokens
-
     def shared(self, tokens: Sequence[int]) -> int:
-        """How many of the first tokens the cache holds."""
         return common_prefix_length(self._held, tokens)
 
     def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array:
-        """Brings the cache up to a context; returns lazy logits `[1, target's vocabulary]`.
-
-        Args:
-            tokens: the whole context, at least 1 token.
-            num_draft_tokens: how many tokens will be appended to it.
-        """
+        """Brings the cache up to a context of 1 token or more, with room for a draft; returns the
+        lazy logits after it, `[1, target's vocabulary]`."""
         with self._empty_if_interrupted():
             kept = min(self.shared(tokens), len(tokens) - 1)
             kept -= self._cache.rollback(kept)
@@ -102,15 +84,14 @@ class DraftModel:
             return self.append(mx.array(self._known(tokens[-1:])))
 
     def append(self, tokens: mx.array) -> mx.array:
-        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of them,
-        `[1, target's vocabulary]`."""
+        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of
+        them."""
         with self._empty_if_interrupted():
             logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
         missing = self.vocabulary - logits.shape[-1]
         return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
 
     def hold(self, draft_tokens: Sequence[int]) -> None:
-        """Notes the draft tokens that `append` has added after the context."""
         self._held.extend(draft_tokens)
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
@@ -130,7 +111,7 @@ class DraftModel:
             raise
 
 
-class DraftModelDrafter:
+class DraftModelDrafter(Drafter):
     """Drafts for one request, greedily or sampled as the request asks.
 
     At each position it draws with the target's own random numbers, so both models draw the same
@@ -140,11 +121,7 @@ class DraftModelDrafter:
     Musco and Suresh, "Coupling without Communication and Drafter-Invariant Speculative Decoding"
     (2024).
 
-    Args:
-        source: the model to draft with.
-        sampling: the request's sampling options.
-        seed: the seed of the request's sampler.
-        xtc: its XTC filter, if it has one.
+    `seed` and `xtc` are those of the request's sampler.
     """
 
     def __init__(
@@ -163,7 +140,7 @@ class DraftModelDrafter:
 
     def propose(self, limit: int) -> Draft:
         context, source = self._tokens, self._source
-        limit = min(limit, source.room_after(len(context)))
+        limit = min(limit, source.model.context_length - len(context))
         if limit <= 0 or not context:
             return NO_DRAFT
         generated = len(context) - self._prompt_length
@@ -178,18 +155,14 @@ class DraftModelDrafter:
             mx.async_eval(inputs)  # type: ignore[no-untyped-call]
         tokens: list[int] = mx.concatenate(drawn).tolist()  # type: ignore[assignment]
         source.hold(tokens[:-1])
-        return Draft(tuple(tokens), SOURCE)
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
+        return Draft(tuple(tokens), "draft model")
 
 
-def why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
+def _why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
     """Why two models do not share a vocabulary; None if they do.
 
     Special tokens are compared too, but not which of them end a text: the target decides where an
-    answer ends, so a draft model with other end tokens (a base model that drafts for a chat
-    model) can only miss the very last token.
+    answer ends, so a draft model with other end tokens can only miss the very last one.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):

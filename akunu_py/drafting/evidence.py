@@ -108,11 +108,8 @@ def copy_evidence(run: int) -> int:
 def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]:
     """By `Consensus`, the evidence of what followed occurrences of the last `length` tokens.
 
-    Args:
-        length: the length of the match.
-        whole_answer: whether the match reaches back to the start of the answer. Such a match is
-            short only because the answer is short, and similar requests often have answers that
-            start alike.
+    A match of the whole answer so far is short only because the answer is short, and similar
+    requests often have answers that start alike.
     """
     if whole_answer:
         return _WHOLE_ANSWER, _WHOLE_ANSWER + 1, _WHOLE_ANSWER + 2, _WHOLE_ANSWER + 3
@@ -121,7 +118,7 @@ def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]
 
 
 def resumed_evidence(length: int, distance: int) -> int:
-    """The evidence of a copy that was found again, by the fields of its `Resumption`."""
+    """By the fields of a `Resumption`."""
     return _RESUMED + 3 * (length > 1) + min(distance, 2)
 
 
@@ -135,12 +132,8 @@ def recall_evidence(length: int, share: float, tier: int = 0) -> int:
 
 
 def support_class(length: int, share: float) -> int:
-    """What other texts say of a request's token, for `SUPPORT_ODDS`.
-
-    Args:
-        length: of the longest match there.
-        share: of the token, among what follows there; 0 if it never does.
-    """
+    """What other texts say of a request's token, for `SUPPORT_ODDS`: by the length of the longest
+    match there, and the token's share of what follows; 0 if it never does."""
     row = len(_SUPPORTS) * _RECALL_LENGTHS[min(length, 13)]
     return row + bisect_left(_SUPPORTS, share)
 

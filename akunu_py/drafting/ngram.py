@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 
 LONGEST_CONTEXT: Final = 3
 
@@ -30,7 +30,7 @@ class _Continuations:
             self.favourite = token
 
 
-class NGramDrafter:
+class NGramDrafter(Drafter):
     """Predicts by n-grams of order 2 to 4, the longest known context first.
 
     Of equally frequent continuations it takes the one that reached the count last, so a draft
@@ -66,6 +66,3 @@ class NGramDrafter:
             tokens.append(self._table[context].favourite)
             window = (*window, tokens[-1])[-LONGEST_CONTEXT:]
         return Draft(tuple(tokens), "ngram", match_length) if tokens else NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass

@@ -49,37 +49,20 @@ def consensus_of(agreeing: int, occurrences: int) -> Consensus:
     return Consensus.HALF if 2 * agreeing >= occurrences else Consensus.FEWER
 
 
-CONSENSUS: Final = tuple(
-    tuple(consensus_of(agreeing, occurrences) for agreeing in range(occurrences + 1))
-    for occurrences in range(VISITED + 1)
-)
-"""`CONSENSUS[occurrences][agreeing]`: a table, because every drafted token of a match needs it."""
-
-
 def bigram_affinity_of(same: int, others: int) -> int:
-    """How often a token followed the one before it (`same`), and how often others did (`others`).
+    """The class of how often a token followed the one before it, and how often others did.
 
-    The class, from 0 on: `others` of 0, 1-2, 3-14, more, times 3, plus `same` of 0-2, 3-6, more.
+    From 0 on: `others` of 0, 1-2, 3-14, more, times 3, plus `same` of 0-2, 3-6, more.
     """
     return 3 * ((others > 0) + (others > 2) + (others > 14)) + (same > 2) + (same > 6)
-
-
-_MAX_SAME, _MAX_OTHERS = 7, 15
-# A table, because every drafted token needs it.
-_AFFINITIES: Final = tuple(
-    bytes(bigram_affinity_of(same, others) for same in range(_MAX_SAME + 1))
-    for others in range(_MAX_OTHERS + 1)
-)
 
 
 class Match(NamedTuple):
     """The earlier occurrence whose preceding tokens agree longest with the end of the request.
 
-    Attributes:
-        position: index of the token that followed it.
-        length: how many tokens agree, at most `MAX_COMPARED`.
-        visited: the same index for every occurrence that was visited, latest first.
-        consensus: how many of these were followed by the same token.
+    `position` is the index of the token that followed it, and `visited` the same for every
+    occurrence that was visited, latest first; `consensus` says how many of these were followed by
+    the same token. At most `MAX_COMPARED` tokens are counted as agreeing.
     """
 
     position: int
@@ -117,15 +100,8 @@ class Occurrences:
     def for_request(
         self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()
     ) -> Occurrences:
-        """The index of another request: this one, changed, if much of it can stay.
-
-        What the tokens of both share, from the start, stays indexed. So a conversation that goes on
-        is not indexed again at every turn.
-
-        Args:
-            prompt: the tokens that the target has seen.
-            references: documents before it; no match or draft runs from one into what follows.
-        """
+        """The index of another request: this one, changed, if much of it can stay. So a
+        conversation that goes on is not indexed again at every turn."""
         tokens = joined(references, prompt)
         shared = common_prefix_length(self.tokens, tokens)
         if len(self.tokens) - shared >= shared:  # removing a token takes as long as indexing one
@@ -137,7 +113,6 @@ class Occurrences:
         return self
 
     def document(self, position: int) -> tuple[int, int]:
-        """The start and the end of the document that contains a position."""
         if not self._boundaries:
             return 0, len(self.tokens)
         number = bisect_left(self._boundaries, position)
@@ -146,7 +121,6 @@ class Occurrences:
         return start, self._boundaries[number] if after else len(self.tokens)
 
     def append(self, token: int) -> None:
-        """Appends a token and indexes the contexts that end with it."""
         self.tokens.append(token)
         size = len(self.tokens)
         pair = self._last << _TOKEN_BITS ^ token
@@ -190,15 +164,12 @@ class Occurrences:
 
         Of the visited occurrences it takes the longest matches, of these the ones with the most
         frequent next token, and of these the latest, or the `earliest` on request.
-
-        It looks up contexts of 4 tokens, then 2, then 1, because a match of a longer context is
-        longer than any match of a shorter one. The chain for 4 holds hashes, so the tokens
-        themselves are compared.
         """
         tokens = self.tokens
         if not tokens:
             return None
         longest: list[int] = []
+        # The chain for 4 holds hashes, so the tokens themselves are compared.
         if self._earlier_four[-1]:
             visited = self._linked(self._earlier_four, self._earlier_four[-1])
             longest, length = self._longest_of(visited)
@@ -216,7 +187,7 @@ class Occurrences:
         best = longest[0] if len(longest) == 1 else self._favoured(longest, earliest)
         followers = [tokens[index] for index in visited]
         agreeing = followers.count(tokens[best])
-        return Match(best, length, visited, CONSENSUS[len(visited)][agreeing])
+        return Match(best, length, visited, consensus_of(agreeing, len(visited)))
 
     def after_four(self, latest: int) -> list[int]:
         """A place of `latest_four`, and those before it that are known by the same key."""
@@ -239,13 +210,8 @@ class Occurrences:
     def bigram_affinity(self, before: int, token: int) -> int:
         """The affinity class of `token` after `before`, a token that occurred."""
         others = len(self._after_one[before]) - (before == self._last)
-        place = self._latest_two.get(before << _TOKEN_BITS ^ token)
-        if place is None:
-            return _AFFINITIES[others if others < _MAX_OTHERS else _MAX_OTHERS][0]
-        same = self._count_two[place]
-        others -= same
-        row = _AFFINITIES[others if others < _MAX_OTHERS else _MAX_OTHERS]
-        return row[same if same < _MAX_SAME else _MAX_SAME]
+        same = self._count_two[self._latest_two.get(before << _TOKEN_BITS ^ token, 0)]
+        return bigram_affinity_of(same, others - same)
 
     def _linked(self, chain: array[int], position: int) -> list[int]:
         """The latest indexes of a chain from one on, without those where a document ends."""
@@ -265,7 +231,6 @@ class Occurrences:
         return [index for index in latest if tokens[index] < FIRST_BOUNDARY][:VISITED]
 
     def _longest_of(self, visited: list[int]) -> tuple[list[int], int]:
-        """The indexes with the longest agreement before them, and how long it is."""
         tokens = self.tokens
         recent = tokens[: -MAX_COMPARED - 1 : -1]
         longest: list[int] = []
@@ -285,7 +250,6 @@ class Occurrences:
         return longest, longest_length
 
     def _favoured(self, positions: list[int], earliest: bool) -> int:
-        """Of positions, latest first, one that has the most frequent token."""
         if earliest:
             positions = positions[::-1]
         followers = [self.tokens[position] for position in positions]
@@ -303,13 +267,10 @@ class Keeper(Protocol):
 
 
 def _boundaries(references: Sequence[Sequence[int]]) -> list[int]:
-    """Where `joined` puts the boundaries."""
-    ends = accumulate(len(reference) + 1 for reference in references)
-    return [end - 1 for end in ends]
+    return [end - 1 for end in accumulate(len(reference) + 1 for reference in references)]
 
 
 def _restore(latest: dict[int, int], context: int, earlier: int) -> None:
-    """Makes an earlier occurrence the latest one again; 0 means that there is none."""
     if earlier:
         latest[context] = earlier
     else:

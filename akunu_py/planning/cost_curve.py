@@ -56,7 +56,7 @@ class CostLevel:
         sizes = [size for size, _ in self.verify_s]
         if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
             raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
-        if sizes[-1] > _MAX_TOKENS or self.context < 0:
+        if sizes[-1] > _MAX_TOKENS or not 0 <= self.context <= _MAX_CONTEXT:
             raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
         seconds = [self.decode_s, *(cost for _, cost in self.verify_s)]
         if not all(_MIN_S < cost < _MAX_S for cost in seconds):
@@ -73,12 +73,9 @@ class CostCurve:
         blas_threads: how many threads the BLAS of a CPU used, if that was chosen for the model.
         doubt: how far the ratio of a round's cost to a step's may be off: the standard deviation
             of its logarithm, per root of an octave of rows.
-        measured_at: when it was measured, in seconds since 1970.
+        measured_at: in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
         is_padded: whether rounds cost what those cost that they are padded to.
-
-    Raises:
-        ValueError: if there is no level, or if they are not ascending.
     """
 
     levels: tuple[CostLevel, ...]
@@ -114,20 +111,15 @@ class CostCurve:
 
     @property
     def padded(self) -> CostCurve:
-        """What rounds cost if they are padded; this curve, if none is."""
         return replace(self, is_padded=True) if self.padding else self
 
     @property
     def unpadded(self) -> CostCurve:
-        """What rounds cost if they are not padded."""
         return replace(self, is_padded=False)
 
     def decode_s(self, context: int) -> float:
-        """Seconds of a single step in a pipelined loop.
-
-        At most those of a synchronised round over one token: pipelining never costs time, so a
-        slower step was measured at a bad moment.
-        """
+        """Seconds of a single step in a pipelined loop: at most those of a round over one token,
+        because pipelining never costs time, so a slower step was measured at a bad moment."""
         return _along(self._contexts, self._steps, context)
 
     def verify_s(self, tokens: int, context: int) -> float:
@@ -162,11 +154,7 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, data: Any) -> CostCurve:
-        """Reads the output of `as_json`.
-
-        Raises:
-            ValueError: if the form is wrong or the costs are implausible.
-        """
+        """Reads the output of `as_json`; a ValueError says what is wrong or implausible."""
         try:
             levels = tuple(
                 CostLevel(
@@ -177,28 +165,28 @@ class CostCurve:
                 )
                 for level in data["levels"]
             )
-            threads = data.get("blas_threads")
-            blas_threads = None if threads is None else _whole(threads)
-            measured_at, load = (
-                None if (value := data.get(name)) is None else _real(value)
-                for name in ("measured_at", "load")
+            curve = cls(
+                levels,
+                None if (threads := data.get("blas_threads")) is None else _whole(threads),
+                measured_at=None if (at := data.get("measured_at")) is None else _real(at),
+                load=None if (load := data.get("load")) is None else _real(load),
+                is_padded=data.get("padded") is True,
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error
-        is_padded = data.get("padded") is True
-        curve = cls(levels, blas_threads, measured_at=measured_at, load=load, is_padded=is_padded)
         curve.check_plausible()
         return curve
 
     def check_plausible(self) -> None:
-        """Refuses costs that other work on the machine must have distorted.
-
-        Raises:
-            ValueError: if rounds over more tokens are clearly faster than over one, or are slower
-                than one by one.
-        """
+        """Raises a ValueError if other work on the machine must have distorted the costs: if rounds
+        over more tokens are clearly faster than over one, or slower than one by one."""
         for level in self.levels:
-            _check_plausible(level)
+            one, step = level.verify_s[0][1], level.decode_s
+            if not one / (2 * _PLAUSIBLE_FACTOR) <= step <= _PLAUSIBLE_FACTOR * one:
+                raise ValueError(f"a step takes {_ms(step)}, and a round of one token {_ms(one)}")
+            for size, cost in level.verify_s:
+                if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
+                    raise ValueError(f"{size} tokens take {_ms(cost)}, and one takes {_ms(one)}")
 
     @cached_property
     def _contexts(self) -> list[int]:
@@ -224,10 +212,8 @@ class CostCurve:
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:
-        """For each level after the first, the seconds that its context adds to a round, by size.
-
-        At no size less than at the level before.
-        """
+        """For each level after the first, the seconds that its context adds to a round, by size:
+        at no size less than at the level before."""
         added: list[list[tuple[int, float]]] = []
         before = [(1, 0.0)]
         for level in self.levels[1:]:
@@ -276,27 +262,12 @@ def _between(points: Sequence[tuple[int, float]], size: int) -> float:
 
 
 def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> float:
-    """Linear in the context, constant before the first level.
-
-    Beyond the last level it continues the line from the first to the last, because attention adds
-    the same time for every token.
-    """
-    if len(contexts) == 1 or context <= contexts[0]:
-        return values[0]
-    if context <= contexts[-1]:
+    """Linear in the context, constant before the first level; beyond the last one it continues the
+    line from the first to the last, because attention adds the same time for every token."""
+    if len(contexts) == 1 or context <= contexts[-1]:
         return _between(list(zip(contexts, values, strict=True)), context)
     rise = (values[-1] - values[0]) / (contexts[-1] - contexts[0])
     return values[-1] + max(0.0, rise) * (context - contexts[-1])
-
-
-def _check_plausible(level: CostLevel) -> None:
-    one = level.verify_s[0][1]
-    if not one / (2 * _PLAUSIBLE_FACTOR) <= level.decode_s <= _PLAUSIBLE_FACTOR * one:
-        step = _ms(level.decode_s)
-        raise ValueError(f"a step takes {step}, and a round of one token {_ms(one)}")
-    for size, cost in level.verify_s:
-        if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
-            raise ValueError(f"{size} tokens take {_ms(cost)}, and one takes {_ms(one)}")
 
 
 def _ms(seconds: float) -> str:
@@ -306,15 +277,10 @@ def _ms(seconds: float) -> str:
 def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is not a whole number")
-    if value > _MAX_CONTEXT:
-        raise ValueError(f"no context has {value} tokens")
     return value
 
 
 def _real(value: Any) -> float:
     if type(value) not in (int, float):
         raise TypeError(f"{value!r} is not a number")
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise ValueError(f"{value!r} is too large") from error
+    return float(value)

@@ -45,12 +45,10 @@ _Ratio = tuple[float, float]
 class _Octave:
     """What is known of contexts that differ by less than a factor of two.
 
-    Attributes:
-        scale: the logarithm of what all true costs are over given ones, and its variance.
-        doubt: the variance of a ratio, for an octave of tokens.
-        observed: the ratios of the numbers of tokens that were observed; 0 is a pipelined step.
-        sizes: these numbers, ascending.
-        ratios: of all numbers of tokens, until the next one is observed.
+    `scale` is the logarithm of what all true costs are over given ones, and its variance; `doubt`
+    the variance of a ratio, for an octave of tokens. `observed` has the ratios of the numbers of
+    tokens that were observed (0 is a pipelined step), `sizes` these numbers, ascending, and
+    `ratios` those of all numbers, until the next one is observed.
     """
 
     scale: tuple[float, float]
@@ -65,14 +63,8 @@ class LiveCosts:
 
     Between two observed numbers of tokens, the ratio is interpolated along their logarithm; beyond
     them it is that of the nearest. The doubt grows with the distance from them. Each octave of
-    contexts learns on its own, and begins as the nearest one.
-
-    Args:
-        curve: what is known of the costs, with its doubt.
-        longest: the most tokens a round may have.
-
-    Attributes:
-        curve: what it began with.
+    contexts learns on its own, and begins as the nearest one. Rounds may have up to `longest`
+    tokens.
     """
 
     def __init__(self, curve: CostCurve, longest: int) -> None:
@@ -81,13 +73,11 @@ class LiveCosts:
         self.begin(curve)
 
     def begin(self, curve: CostCurve) -> None:
-        """Begins again, with another curve."""
         self.curve = curve
         self._octaves: dict[int, _Octave] = {}
         self._tables: dict[int, list[float]] = {}
 
     def decode_s(self, context: int) -> float:
-        """Seconds of a pipelined single step."""
         return self.verify_s(0, context)
 
     def verify_s(self, tokens: int, context: int) -> float:
@@ -105,15 +95,9 @@ class LiveCosts:
         ]
 
     def doubts(self, context: int, than: int) -> list[float]:
-        """The standard deviations of the logarithms of costs relative to one of them.
-
-        Args:
-            context: tokens in the cache.
-            than: that one: 0 for a step, else the tokens of a round.
-
-        Returns:
-            one each for a step and for rounds over 1, 2 ... `longest` tokens.
-        """
+        """For a step and rounds over 1, 2 ... `longest` tokens, the standard deviations of the
+        logarithms of their costs relative to that of a round over `than` tokens, or of a step if
+        it is 0."""
         ratios, doubt = self._ratios(context), self._octave(context).doubt
         (_, known), place = ratios[than], self._places[than]
         # Near numbers of tokens are off alike, whatever was observed.
@@ -123,14 +107,12 @@ class LiveCosts:
         ]
 
     def has_observed(self, tokens: int, context: int) -> bool:
-        """Whether a round over as many tokens was observed at such a context."""
+        """Whether a round over this many tokens was observed at such a context."""
         return tokens in self._octave(context).observed
 
     def observe(self, tokens: int, seconds: float, context: int) -> None:
-        """Learns from the time of a round, or with 0 tokens from that of a pipelined single step.
-
-        Ignores rounds longer than `longest`, and impossible times.
-        """
+        """Learns from the time of a round, or with 0 tokens from that of a pipelined single step;
+        ignores rounds longer than `longest`, and impossible times."""
         if not (0 <= tokens <= self._longest and 0.0 < seconds < math.inf):
             return
         octave = self._octave(context)
@@ -160,22 +142,19 @@ class LiveCosts:
         """The first one ends at `_SHORT` tokens, where attention takes little time in any round."""
         number = (context // _SHORT).bit_length()
         if number not in self._octaves:
-            nearest = min(self._octaves, key=lambda known: abs(known - number), default=None)
+            nearest = min(self._octaves, key=lambda other: abs(other - number), default=None)
             if nearest is None:
                 doubt = self.curve.doubt**2
                 self._octaves[number] = _Octave((0.0, _SCALE_DOUBT * doubt), doubt)
             else:
                 # As doubtful as after one time: kernels may change with the context.
-                other = self._octaves[nearest]
-                scale, common = other.scale
+                known = self._octaves[nearest]
+                scale, common = known.scale
+                observed = {
+                    size: (ratio, max(own, _NOISE)) for size, (ratio, own) in known.observed.items()
+                }
                 self._octaves[number] = _Octave(
-                    (scale, max(common, _NOISE)),
-                    other.doubt,
-                    {
-                        size: (ratio, max(own, _NOISE))
-                        for size, (ratio, own) in other.observed.items()
-                    },
-                    other.sizes.copy(),
+                    (scale, max(common, _NOISE)), known.doubt, observed, known.sizes.copy()
                 )
         return self._octaves[number]
 

@@ -16,7 +16,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.theory import expected_replays, expected_tokens, replay_s
+from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
 from akunu_py.round import Round
 
 PROPOSAL_SHARE: Final = 0.02
@@ -46,18 +46,14 @@ _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
 _MAX_RISE: Final = 3.0
 """A proposal counts as at most this many times the usual one, because a pause is not its time."""
-_TIE: Final = 1e-9
 
 
 class Situation(NamedTuple):
-    """What a draft is planned for.
+    """What a draft is planned for: tokens in the cache, and the most draft tokens that fit.
 
-    Attributes:
-        context: tokens in the cache.
-        limit: the most draft tokens that fit.
-        replayed: tokens that the forward computes again, whatever the draft.
-        pipelined: whether a single step is in flight. If so, no draft continues the pipeline; any
-            other stops it, and the loop asks again, with a new proposal, once the step is done.
+    The forward computes `replayed` tokens again, whatever the draft. If a single step is in flight
+    (`pipelined`), length 0 continues the pipeline; any other stops it, and the loop asks again,
+    with a new proposal, once the step is done.
     """
 
     context: int
@@ -67,34 +63,24 @@ class Situation(NamedTuple):
 
 
 class Planner(Protocol):
-    """Chooses the length of drafts. Never raises, whatever a drafter proposes.
+    """Chooses the length of drafts. Never raises, whatever a drafter proposes. A class that derives
+    from this may leave out what it does not need.
 
-    Attributes:
-        saving: the part of a step that the draft planned last is expected to save for each token.
+    `saving` is the part of a step that the draft planned last is expected to save for each token.
     """
 
     saving: float
 
     def begin(self) -> None:
         """Starts a request."""
+        return
 
     def should_propose(self, *, pipelined: bool) -> bool:
-        """Whether to ask the drafter for a proposal now; if not, the round has no draft.
-
-        Args:
-            pipelined: whether a single step is in flight.
-        """
+        """Whether to ask the drafter for a proposal now; if not, the round has no draft."""
 
     def pipeline_gain(self, context: int) -> float:
-        """How much time is gained if the next single step is submitted before the result of this
-        one is known, in steps.
-
-        Asked while a round without a draft is in flight. If it is negative, it is better to wait
-        for the result: the next round may then verify a draft that follows it.
-
-        Args:
-            context: tokens in the cache, those of this round included.
-        """
+        """How much time is gained if the next single step is submitted before the result of the
+        one in flight is known, in steps; negative if it is better to wait for a draft."""
 
     def choose(self, draft: Draft, now: Situation) -> int:
         """How many tokens of a draft to verify: at most its length and what fits.
@@ -105,27 +91,23 @@ class Planner(Protocol):
 
     def observe(self, outcome: Round) -> None:
         """Learns from a round; called before the next proposal."""
+        return
 
     def observe_proposal(self, seconds: float) -> None:
         """Learns how long a proposal took that led to no draft."""
+        return
 
 
-class FixedPlanner:
+class FixedPlanner(Planner):
     """Verifies up to a number of tokens: `--num-draft-tokens N`.
 
     If the drafter says how likely they are, it verifies those that are worth their usual cost:
     while the next token's gain per cost is above the draft's average so far.
-
-    Args:
-        num_draft_tokens: that number.
     """
 
     def __init__(self, num_draft_tokens: int) -> None:
         self._num_draft_tokens = num_draft_tokens
         self.saving = math.inf
-
-    def begin(self) -> None:
-        pass
 
     def should_propose(self, *, pipelined: bool) -> bool:
         return True
@@ -144,27 +126,12 @@ class FixedPlanner:
             cost += USUAL_TOKEN_COST
         return length
 
-    def observe(self, outcome: Round) -> None:
-        pass
-
-    def observe_proposal(self, seconds: float) -> None:
-        pass
-
 
 class DraftPlanner:
     """Takes the length that promises the most tokens per second; 0 if none beats plain decoding.
 
-    It outlives requests: what it learns of acceptance and costs holds for the next one too. While
-    no length pays, it still compares the drafts that it declines with what is emitted, so it
-    notices when a text becomes predictable.
-
-    Args:
-        costs: what forwards cost on this machine. Planners may share live costs, made for one
-            token more than `MAX_PLANNED_TOKENS`.
-        rates: what was learnt of acceptance, to share with planners of other requests.
-
-    Attributes:
-        is_probe: whether the length chosen last was chosen to learn what it costs.
+    It outlives requests, and may share costs and rates with planners of other requests. Live costs
+    are made for one token more than `MAX_PLANNED_TOKENS`.
     """
 
     def __init__(self, costs: CostCurve | LiveCosts, rates: AcceptanceRates | None = None) -> None:
@@ -184,6 +151,7 @@ class DraftPlanner:
 
     @property
     def is_probe(self) -> bool:
+        """Whether the length chosen last was chosen to learn what it costs."""
         return self._probes.worth_s is not None
 
     def begin(self) -> None:
@@ -222,7 +190,7 @@ class DraftPlanner:
         refill = max(0.0, alone - step) if now.pipelined else 0.0
         plain = 1.0 / (alone if now.replayed else step)
         costs = (cost + refill for cost in rounds)
-        speeds = [plain * (1.0 + _TIE), *map(truediv, expected[1:], costs)]
+        speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
         self.saving = 1.0 - plain / speeds[length]
         rows = now.replayed + 1
@@ -256,7 +224,6 @@ class DraftPlanner:
             self._costs.observe(rows, outcome.seconds, outcome.context)
 
     def _rounds(self, expected: Sequence[float], now: Situation) -> list[float]:
-        """Seconds of rounds over 0, 1, 2 ... draft tokens, of which `expected` are emitted."""
         context, replayed = now.context, now.replayed
         first, *rounds = self._costs.verify_table(context, replayed + len(expected))[replayed:]
         if self._replays:
@@ -270,11 +237,9 @@ class DraftPlanner:
 
 
 class _DeclinedDraft:
-    """Compares a declined draft with what is emitted instead, up to the first miss.
-
-    So a planner that verifies nothing still learns whether it should. Sampled drafts are left out:
-    two draws from one distribution seldom agree, but verification accepts the drafted one.
-    """
+    """Compares a declined draft with what is emitted instead, up to the first miss, so that a
+    planner that verifies nothing notices when a text becomes predictable. Sampled drafts are left
+    out: two draws from one distribution seldom agree, but verification accepts the drafted one."""
 
     def __init__(self, rates: AcceptanceRates) -> None:
         self._rates = rates
@@ -284,12 +249,10 @@ class _DeclinedDraft:
         self._draft, self._accepted = NO_DRAFT, 0
 
     def decline(self, draft: Draft) -> None:
-        """Notes a declined draft, unless an earlier one is being compared."""
         if not self._draft and draft.probabilities is None:
             self._draft = draft
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Compares the draft with the tokens that were emitted next."""
         draft = self._draft
         for token, drafted in zip(tokens, draft.tokens[self._accepted :], strict=False):
             self._accepted += token == drafted
@@ -302,13 +265,10 @@ class _DeclinedDraft:
 class _Probes:
     """Chooses lengths that are not expected to be the fastest, to learn their costs.
 
-    Without probes, costs that are believed too high would keep the planner from ever observing such
-    a round. Where the doubt is large enough that another length might be faster, it is tried, as
-    long as all probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a
-    longer draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`.
-
-    Attributes:
-        worth_s: if the round is a probe, the time that its tokens are worth.
+    Where the doubt is large enough that another length might be faster, it is tried, as long as all
+    probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a longer
+    draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`. `worth_s` is
+    the time that the tokens of a probe are worth.
     """
 
     def __init__(self) -> None:
@@ -330,15 +290,12 @@ class _Probes:
         *,
         stop_s: float | None,
     ) -> int:
-        """The length to verify: that which is expected to be the fastest, or one to try.
+        """The length to verify: the one that is expected to be the fastest, or one to try.
 
-        Args:
-            length: the one that is expected to be the fastest.
-            longer: one to try without a doubt, if that is not 0; the same if there is none.
-            speeds: the expected tokens per second of all lengths from 0 on.
-            doubts: the standard deviations of the logarithms of these, relative to the best.
-            expected: the tokens that each emits on average.
-            stop_s: what it costs to end the pipeline, or None if no step is in flight.
+        For all lengths from 0 on there are the expected tokens per second (`speeds`), the standard
+        deviations of their logarithms relative to the best (`doubts`), and the tokens that each
+        emits on average. `longer` is tried without a doubt. `stop_s` is what it costs to end the
+        pipeline, or None if no step is in flight.
         """
         is_due, self._is_due = self._is_due and stop_s is None, False
         if is_due or self._saved_s >= 0.0:
@@ -361,41 +318,27 @@ class _Probes:
         return max(range(1, len(speeds)), key=speeds.__getitem__)
 
     def earn(self, seconds: float) -> None:
-        """Books the time of a round."""
         lost = 0.0 if self.worth_s is None else seconds - self.worth_s
         self.worth_s = None
         self._saved_s = min(self._saved_s + PROBE_SHARE * seconds - lost, 0.0)
 
 
 class _PipelineGain:
-    """What a single step gains by not being pipelined: a draft may follow it immediately.
-
-    Both numbers are running means over the proposals after single steps.
-    """
+    """What a single step gains by not being pipelined: a draft may follow it immediately."""
 
     def __init__(self) -> None:
         self._saving = self._frequency = 0.0
 
     def proposed(self) -> None:
-        """Counts a proposal after a single step, without a draft until `drafted` is called."""
         self._saving *= 1.0 - _RATE
         self._frequency *= 1.0 - _RATE
 
     def drafted(self, speedup: float) -> None:
-        """Notes how many times as fast as plain decoding the proposal's draft would be.
-
-        In a pipeline, the token of one more step comes first, at the speed of plain decoding.
-        """
+        """Notes how many times as fast as plain decoding the proposal's draft would be."""
         if speedup > 1.0:
             self._saving += _RATE * (1.0 - 1.0 / speedup)
             self._frequency += _RATE
 
     def of_step(self, refill: float) -> float:
-        """How much time is gained if the next single step is submitted before this one ends, in
-        steps; negative if it is better to wait.
-
-        Args:
-            refill: how much longer a step takes if it is not pipelined, in steps. It is lost only
-                if no draft follows.
-        """
+        """See `Planner.pipeline_gain`; a step that is not pipelined takes `refill` steps longer."""
         return (1.0 - self._frequency) * max(0.0, refill) + MIN_SAVING - self._saving

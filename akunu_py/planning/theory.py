@@ -1,6 +1,6 @@
 """The arithmetic of speculation: the expected gain of a draft, and the acceptance it needs to pay.
 
-Pure functions of an acceptance rate and a cost curve.
+Pure functions of acceptance and costs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _EVEN_ENOUGH: Final = 0.02
 _MIN_GAIN: Final = 1.03
 """A smaller speedup does not count as one."""
 
+MAX_BATCH_ROWS: Final = 64
+"""The most rows of a batched forward whose drafts are cut by `share_rows`; what is learnt of costs
+ends with them. Sequences that may not be cut may have more."""
+
+TIE: Final = 1e-9
+"""A longer draft must be faster by more than this part."""
+
 
 def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
-    """How many draft tokens are accepted on average, if each has the same probability.
-
-    The sum over k of the probability a^k that the first k are all accepted; akunu's book writes it
-    as E = sum over k < D of k a^k (1 - a), + D a^D.
-    """
+    """How many draft tokens are accepted on average, if each has the same probability: the sum over
+    k of a^k. akunu's book writes it as E = sum over k < D of k a^k (1 - a), + D a^D."""
     return sum(acceptance**k for k in range(1, num_draft_tokens + 1))
 
 
 def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
-    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens.
-
-    Args:
-        accept_probs: for each draft token, the probability that it is accepted if those before it
-            are.
-    """
+    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens, each of
+    which is accepted with a probability if those before it are."""
     reached = accumulate(accept_probs, mul)
     return list(accumulate(reached, initial=1.0))
 
@@ -43,11 +43,8 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
     """The tokens that the next forward computes again on average, after 1, 2 ... draft tokens.
 
     For caches that return to the state before a forward unless its draft is accepted whole: then
-    the tokens that the forward computed again itself, the known one and the accepted ones are due.
-
-    Args:
-        expected: what `expected_tokens` returned.
-        replayed: tokens that this forward computes again, whatever the draft.
+    the tokens that it computed again itself (`replayed`), the known one and the accepted ones are
+    due.
     """
     rows = []
     for length, (before, after) in enumerate(pairwise(expected), start=1):
@@ -57,16 +54,8 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
 
 
 def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
-    """Seconds that `rows` tokens to compute again add to the next forward.
-
-    That is a single step or one like this, over `size` draft tokens; the mean of both was better
-    than either in `benchmarks/replay_recurrent.py`.
-
-    Args:
-        forwards: seconds of forwards over 1, 2 ... tokens.
-        rows: how many tokens, on average.
-        size: how many tokens follow the known one in this forward.
-    """
+    """Seconds that `rows` tokens to compute again, on average, add to the next forward: a single
+    step or one like this, over `size` draft tokens. `forwards` are those over 1, 2 ... tokens."""
 
     def after(tokens: float) -> float:
         whole = min(int(tokens), len(forwards) - 1)
@@ -74,6 +63,39 @@ def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
         return forwards[whole] + (tokens - whole) * (forwards[above] - forwards[whole])
 
     return (after(rows) - after(0) + after(size + rows) - after(size)) / 2
+
+
+def share_rows(
+    drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
+) -> list[int]:
+    """How many tokens of each draft a batched forward should verify, to emit most per second.
+
+    The probability that a token is reached and accepted never rises along a draft. So the best
+    choice of any number of rows is that of the most probable tokens, whosever they are.
+
+    Args:
+        drafts: for each sequence, what `expected_tokens` takes.
+        seconds: what a forward takes with 0, 1, 2 ... of these tokens, and no more.
+        emitted: the tokens that it emits on average with none of them.
+    """
+    reached = sorted(
+        (
+            (-probability, index)
+            for index, accept_probs in enumerate(drafts)
+            for probability in accumulate(accept_probs, mul)
+        ),
+        key=lambda token: token[0],
+    )[: max(0, len(seconds) - 1)]
+    most, best = 0, emitted / seconds[0] if seconds else 0.0
+    for count, (probability, _) in enumerate(reached, start=1):
+        emitted -= probability
+        speed = emitted / seconds[count]
+        if speed > best * (1.0 + TIE):
+            most, best = count, speed
+    lengths = [0] * len(drafts)
+    for _, index in reached[:most]:
+        lengths[index] += 1
+    return lengths
 
 
 def predicted_speedup(
@@ -111,11 +133,8 @@ def best_num_draft_tokens(curve: CostCurve, acceptance: float, context: int, mos
 class Payoff:
     """Whether drafting pays on this machine.
 
-    Attributes:
-        acceptance: the lowest acceptance at which drafting pays; None if it never does.
-        drafts: the number of draft tokens that pays at that acceptance.
-        most_drafts: the best number of draft tokens if all are accepted; 0 if none pays.
-        best_speedup: the speedup of `most_drafts` if all are accepted.
+    It does from an `acceptance` on (None if it never does), with `drafts` tokens. If all are
+    accepted, `most_drafts` are best, at `best_speedup`.
     """
 
     acceptance: float | None
@@ -125,7 +144,6 @@ class Payoff:
 
     @property
     def pays(self) -> bool:
-        """Whether drafting can speed up decoding."""
         return self.acceptance is not None and self.best_speedup >= _MIN_GAIN
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
 """Log-probabilities of a forward's tokens, and of a prompt's.
 
-What a request asks for and what a drafter learns from come from the same few arrays, computed
-together with the forward's choices, so that reading them does not wait a second time.
+They come from a few arrays that are computed together with the forward's choices, so that reading
+them does not wait a second time.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class ForwardLogprobs:
     def __init__(self, logits: mx.array, choices: mx.array | None, wanted: LogprobRequest) -> None:
         self._logits, self._choices, self._wanted = logits, choices, wanted
         self.lazy: list[mx.array] = []
-        count = min(max(wanted.top_ids, wanted.logprobs or 0), logits.shape[-1])
+        count = min(wanted.logprobs or 0, logits.shape[-1])
         if count:
             self._ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
             self._values = mx.take_along_axis(logits, self._ids, axis=-1).astype(mx.float32)
@@ -52,7 +52,7 @@ class ForwardLogprobs:
             return ()
         if self._choices is not None and _first(self._choices, rows).tolist() == list(tokens):
             values = self._chosen
-        else:  # the draft was verified by its probabilities, or a near-tie was decided again
+        else:  # the draft was verified by its probabilities
             values = self._logprobs_of(mx.array(list(tokens)))
         alternatives: list[tuple[tuple[int, float], ...]] = [()] * rows
         if wanted:
@@ -62,11 +62,6 @@ class ForwardLogprobs:
                 tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), likely, strict=True)
             ]
         return tuple(map(TokenLogprob, tokens, _first(values, rows).tolist(), alternatives))
-
-    def top_ids(self, rows: int) -> list[list[int]]:
-        """The most likely ids of the first rows, the most likely first."""
-        count = self._wanted.top_ids
-        return self._ranked(rows, count)[0].tolist() if count else []
 
     def _ranked(self, rows: int, count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The most likely ids of the first rows and their logits, the most likely first."""

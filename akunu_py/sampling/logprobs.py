@@ -9,12 +9,10 @@ class LogprobRequest:
 
     Attributes:
         logprobs: alternatives to report with each token's log-probability; None reports nothing.
-        top_ids: how many of the most likely ids to report to the drafter.
         drawn: whether to report the distribution that tokens are drawn from.
     """
 
     logprobs: int | None = None
-    top_ids: int = 0
     drawn: bool = False
 
 

@@ -58,8 +58,6 @@ class NGramStorage:
 class StorageDrafter:
     """Chains a storage's most likely tokens, and adds the target's most likely tokens to it."""
 
-    alternatives_wanted = FILLER_TOP_K
-
     def __init__(self, storage: NGramStorage | None = None) -> None:
         self._storage = storage or NGramStorage()
         self._tokens: list[int] = []

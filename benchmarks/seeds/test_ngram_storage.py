@@ -3,7 +3,6 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting.base import LearnsFromAlternatives
 from benchmarks.seeds.ngram_storage import NGramStorage, StorageDrafter
 
 
@@ -45,8 +44,6 @@ def test_drafts_five_tokens_at_most() -> None:
 
 def test_learns_the_targets_alternatives_at_their_own_position() -> None:
     drafter = StorageDrafter()
-    assert isinstance(drafter, LearnsFromAlternatives)
-    assert drafter.alternatives_wanted == 3
     drafter.begin([1, 2])
     drafter.extend([3, 4])
     drafter.learn_alternatives(2, [[3, 30, 31], [40, 4]])

@@ -20,8 +20,8 @@ from akunu_py.cache import prompt_store
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.calibration.measure import CONTEXTS, contexts_of, cost_key
-from akunu_py.decoding.exactness import BLOCK_ROWS
 from akunu_py.decoding.loop import Limits
+from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend

@@ -23,7 +23,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.shared_rows import MAX_BATCH_ROWS
+from akunu_py.planning.theory import MAX_BATCH_ROWS
 from tests.decoding.company import SMALLEST, members_of, prompt_of
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
@@ -84,7 +84,7 @@ def test_an_error_of_one_sequence_is_its_own(
 
     with ExitStack() as stack:
         first, second = members_of(model, Batch(model), stack, 2)
-        monkeypatch.setattr(second._target, "begin", fail)
+        monkeypatch.setattr(second.target, "begin", fail)
         waiting = first.submit(7, NO_DRAFT), second.submit(7, NO_DRAFT)
         assert len(first.read(waiting[0]).tokens) == 1
         with pytest.raises(kind):
@@ -151,7 +151,7 @@ def test_a_step_ahead_that_nobody_reads_keeps_no_cache(model: TargetModel) -> No
             member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
         ]
         members[0].read(steps[0])
-    cache = ref(members[0]._target.cache)
+    cache = ref(members[0].target.cache)
     gc.collect()
     gc.disable()
     try:
@@ -191,11 +191,12 @@ def test_windows_end_in_company_where_they_end_alone(
 
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
+    batch = Batch(model)
     with ExitStack() as stack:
-        (first,) = members_of(model, Batch(model), stack, 1)
+        (first,) = members_of(model, batch, stack, 1)
         alone = first.submit(7, NO_DRAFT)
         with ExitStack() as short:
-            members_of(model, first._batch, short, 1)
+            members_of(model, batch, short, 1)
             assert first.submit_step_after(alone) is None, "the next forward is a common one"
             waiting = first.submit(first.read(alone).tokens[-1], NO_DRAFT)
         assert first.submit_step_after(waiting) is None, "it has not begun"

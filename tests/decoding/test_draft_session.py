@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.round import Round
 from tests.fakes import EveryOther
 
 texts = st.text("abc", max_size=9)
 
 
-class Diary:
+class Diary(Drafter):
     """A drafter that writes down its calls."""
 
     def __init__(self) -> None:
@@ -28,9 +28,6 @@ class Diary:
     def propose(self, limit: int) -> Draft:
         self.entries.append("propose")
         return NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
 
 
 def test_skipped_tokens_reach_the_drafter_before_its_next_proposal() -> None:

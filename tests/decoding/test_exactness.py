@@ -8,8 +8,8 @@ import mlx.core as mx
 import pytest
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.exactness import BLOCK_ROWS
 from akunu_py.decoding.loop import Limits
+from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target

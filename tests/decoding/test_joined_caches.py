@@ -95,7 +95,7 @@ def test_steps_together_join_caches_until_a_sequence_leaves(model: TargetModel) 
         members = members_of(model, batch, stack, 2)
         with ExitStack() as short:
             members += members_of(model, batch, short, 1)
-            caches = [member._target.cache for member in members]
+            caches = [member.target.cache for member in members]
             step_all(members, 3)
             assert all(one.group is caches[0].group is not None for one in caches)
         assert caches[2].group is None
@@ -109,14 +109,14 @@ def test_joined_buffers_are_counted_and_stay_for_no_half_of_their_caches(
     batch = Batch(model)
     with joining(after=1), ExitStack() as stack:
         stays = members_of(model, batch, stack, 3)
-        caches = [member._target.cache for member in stays]
+        caches = [member.target.cache for member in stays]
         with ExitStack() as second:
             with ExitStack() as first:
                 members = [*stays, *members_of(model, batch, second, 2)]
                 step_all([*members, *members_of(model, batch, first, 1)], 3)
                 assert caches[0].group is not None
                 assert caches[0].group.size == 6
-            counted = sum(one._target.cache.nbytes for one in members)
+            counted = sum(one.target.cache.nbytes for one in members)
             assert counted == pytest.approx(held_by(members), abs=len(members))
             assert all(one.group is caches[0].group is not None for one in caches)
         assert [one.group for one in caches] == [None] * 3
@@ -125,7 +125,7 @@ def test_joined_buffers_are_counted_and_stay_for_no_half_of_their_caches(
 
 def held_by(members: list[BatchedTarget]) -> int:
     """The bytes of the buffers of some sequences."""
-    layers = [layer for member in members for layer in member._target.cache.layers]
+    layers = [layer for member in members for layer in member.target.cache.layers]
     buffers = {layer.held for layer in layers}
     return sum(held.keys.nbytes + held.values.nbytes for held in buffers)
 

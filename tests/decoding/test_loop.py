@@ -14,12 +14,10 @@ from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import DraftPlanner, Planner
+from akunu_py.planning.planner import Planner
 from akunu_py.round import Finish, Round
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import EveryOther, MoodyPlanner, OracleDrafter, rounds_of
-from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
 
 NO_END: frozenset[int] = frozenset()
 PROMPT = [Random(4).randrange(256) for _ in range(40)]
@@ -131,15 +129,6 @@ def test_no_plan_changes_the_tokens_of_plain_decoding(
     assert all(one.drafted in planner.chosen for one in rounds if one.drafted)
 
 
-@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPPED, M1_LIKE])
-def test_the_planner_changes_no_token(model: TargetModel, curve: CostCurve) -> None:
-    limits = Limits(120, NO_END)
-    expected = tokens_of(plainly(model, limits))
-    drafter = OracleDrafter(len(PROMPT), expected, error=0.1)
-    rounds = speculatively(model, limits, drafter, num_draft_tokens=32, planner=DraftPlanner(curve))
-    assert tokens_of(rounds) == expected
-
-
 def test_rounds_say_whether_they_were_pipelined(model: TargetModel) -> None:
     limits = Limits(60, NO_END)
     expected = tokens_of(plainly(model, limits))
@@ -188,14 +177,6 @@ def test_padded_rounds_emit_the_same_and_leave_the_cache_the_same(
     assert 7 not in padded  # as many as eight, or none
     drafted = [one for one in rounds if one.draft]
     assert all(1 <= len(one.tokens) <= 1 + len(one.draft) for one in drafted)
-
-
-def test_feedback_reports_every_verified_draft(model: TargetModel) -> None:
-    limits = Limits(60, NO_END)
-    expected = tokens_of(plainly(model, limits))
-    drafter = OracleDrafter(len(PROMPT), expected, error=0.3, silence=0.2)
-    rounds = speculatively(model, limits, drafter)
-    assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
 
 
 @pytest.mark.parametrize("position", [0, 1, 2, 3, 7, 23])

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.decoding.token_buffer import TokenBuffer
+from akunu_py.decoding.target import TokenBuffer
 from akunu_py.errors import InvalidRequestError
 
 token = st.integers(min_value=0, max_value=2**31 - 1)

@@ -29,40 +29,28 @@ def check(draft: Draft, seen: set[int], limit: int) -> None:
 
 
 @pytest.mark.parametrize("make", LOOKUPS)
-@given(prompt=streams, text=streams, data=st.data())
-@settings(max_examples=50, deadline=None)
-def test_lookups_draft_only_seen_tokens_within_the_limit(
-    make: Callable[[], Drafter], prompt: list[int], text: list[int], data: st.DataObject
-) -> None:
-    decode(make(), prompt, text, data, known=set())
-
-
-@pytest.mark.parametrize("make", LOOKUPS)
 @given(prompt=streams, references=st.lists(streams, max_size=3), text=streams, data=st.data())
 @settings(max_examples=50, deadline=None)
-def test_lookups_draft_from_references_and_from_nothing_between_them(
+def test_lookups_draft_only_seen_tokens_within_the_limit(
     make: Callable[[], Drafter],
     prompt: list[int],
     references: list[list[int]],
     text: list[int],
     data: st.DataObject,
 ) -> None:
-    known = {token for reference in references for token in reference}
-    decode(make(), prompt, text, data, known, references=references)
+    decode(make(), prompt, references, text, data)
 
 
 def decode(
     drafter: Drafter,
     prompt: list[int],
+    references: list[list[int]],
     text: list[int],
     data: st.DataObject,
-    known: set[int],
-    *,
-    references: Sequence[list[int]] = (),
 ) -> None:
     """Decodes `text` in rounds of any limit, some drafts cut, and checks every draft."""
     drafter.begin(prompt, references)
-    seen = known | set(prompt)
+    seen = {token for document in (prompt, *references) for token in document}
     while text:
         limit = data.draw(st.integers(0, 12))
         draft = drafter.propose(limit)
@@ -129,15 +117,6 @@ def test_drafters_survive_extreme_inputs(make: Callable[[], Drafter], tokens: li
         check(draft, set(tokens), limit)
     drafter.extend(tokens[:50])
     check(drafter.propose(32), set(tokens), 32)
-
-
-@pytest.mark.parametrize("make", LOOKUPS)
-def test_a_new_request_forgets_the_tokens_of_the_last(make: Callable[[], Drafter]) -> None:
-    drafter = make()
-    drafter.begin([1, 2, 3, 4] * 20)
-    drafter.propose(4)
-    drafter.begin([9])
-    assert not drafter.propose(4)
 
 
 @pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"none"}))

@@ -150,6 +150,20 @@ def simulate(
             stops, pipelined = bool(chosen(ahead=True)), True
 
 
+def regret_s(rounds: Sequence[Simulated], text: Text, curve: CostCurve, context: int) -> float:
+    """The seconds that probes took longer than their tokens would have, at the best length."""
+    costs, step = curve.verify_table(context, MAX_PLANNED_TOKENS + 1), curve.decode_s(context)
+    lost = 0.0
+    for done in rounds:
+        if done.is_probe:
+            tokens = expected_tokens(text.draft(done.start, MAX_PLANNED_TOKENS).accept_probs)
+            best = max(
+                1.0 / step, *(made / cost for made, cost in zip(tokens, costs, strict=False))
+            )
+            lost += max(0.0, done.seconds - tokens[done.drafted] / best)
+    return lost
+
+
 class Oracle(FixedPlanner):
     """Knows the acceptance of every draft and the costs; plans one round ahead."""
 

@@ -1,5 +1,6 @@
 """The planner on simulated texts and on arbitrary drafts; no model, no clock."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,18 @@ from hypothesis import strategies as st
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
-from akunu_py.planning.planner import PROBE_AFTER, DraftPlanner, FixedPlanner, Situation
+from akunu_py.planning.planner import PROBE_AFTER, DraftPlanner, FixedPlanner, Planner, Situation
 from akunu_py.round import Round
-from benchmarks.learnt_costs import cells, regret_s
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
-from tests.planning.simulation import CONTEXT, Oracle, Stretch, Text, seconds_for, simulate
+from tests.planning.simulation import (
+    CONTEXT,
+    Oracle,
+    Stretch,
+    Text,
+    regret_s,
+    seconds_for,
+    simulate,
+)
 
 CURVES = {"flat": FLAT, "linear": LINEAR, "stepped": STEPPED, "M1": M1_LIKE}
 TEXTS = {
@@ -34,28 +42,20 @@ def chosen(planner: DraftPlanner, draft: Draft, *, pipelined: bool = False) -> i
     return planner.choose(draft, Situation(CONTEXT, 32, pipelined=pipelined))
 
 
-class TestCurves:
-    def test_on_flat_costs_drafts_are_as_long_as_possible(self) -> None:
-        assert chosen(DraftPlanner(FLAT), certain(32)) == 32
-
-    def test_on_flat_costs_even_unlikely_tokens_are_drafted(self) -> None:
-        assert chosen(DraftPlanner(FLAT), certain(32, 0.2)) > 0
-
-    def test_on_linear_costs_nothing_is_drafted(self) -> None:
-        assert chosen(DraftPlanner(LINEAR), certain(32, 1.0)) == 0
-
-    def test_on_stepped_costs_drafts_end_before_the_next_step(self) -> None:
-        assert chosen(DraftPlanner(STEPPED), certain(12, 0.8)) == 4
-
-    def test_on_stepped_costs_drafts_reach_the_last_step_that_pays(self) -> None:
-        length = chosen(DraftPlanner(STEPPED), certain(12, 0.999))
-        assert length == 9
-
-    @pytest.mark.parametrize(("prob", "drafts"), [(0.5, False), (0.8, False), (0.999, True)])
-    def test_on_m1_costs_only_almost_certain_drafts_are_verified(
-        self, prob: float, drafts: bool
-    ) -> None:
-        assert bool(chosen(DraftPlanner(M1_LIKE), certain(16, prob))) is drafts
+@pytest.mark.parametrize(
+    ("costs", "prob", "length"),
+    [
+        (FLAT, 0.99, 12),  # as long as possible
+        (LINEAR, 1.0, 0),
+        (STEPPED, 0.8, 4),  # to before the next step
+        (STEPPED, 0.999, 9),
+        (M1_LIKE, 0.5, 0),
+        (M1_LIKE, 0.8, 0),
+        (M1_LIKE, 0.999, 12),
+    ],
+)
+def test_drafts_are_as_long_as_they_pay(costs: CostCurve, prob: float, length: int) -> None:
+    assert chosen(DraftPlanner(costs), certain(12, prob)) == length
 
 
 @pytest.mark.parametrize("has_probs", [True, False], ids=["known", "learnt"])
@@ -259,12 +259,28 @@ def test_the_fixed_planner_takes_what_there_is_up_to_its_number() -> None:
         assert chose == length
 
 
-@pytest.mark.parametrize("first", range(0, 33, 8))
-def test_wrong_costs_are_corrected_within_2000_tokens(first: int) -> None:
-    """A few cells of `benchmarks/learnt_costs.py`: costs wrong by up to 5 times, 10 % noise."""
-    for cell in cells(DOUBTFUL, every=33, first=first):
-        assert cell.learnt > 0.95, cell
-        assert cell.regret < 0.01, cell
+WRONG: dict[str, Callable[[int, float], float]] = {
+    "all x 5": lambda _, cost: 5 * cost,
+    "all / 5": lambda _, cost: cost / 5,
+    "2 rows and more x 5": lambda rows, cost: cost * (5 if rows > 1 else 1),
+    "flat": lambda rows, _: 10.0 + 0.01 * rows,
+    "linear": lambda rows, _: 10.0 * rows,
+}
+"""What is believed of rounds, in ms, by their rows and their true cost."""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", CURVES)
+def test_wrong_costs_are_corrected_within_2000_tokens(name: str, wrong: str) -> None:
+    true, met = CURVES[name], Text(TEXTS["mixed"] * 3, seed=3)
+    believed = curve(lambda rows: WRONG[wrong](rows, 1000 * true.verify_s(rows, CONTEXT)))
+
+    def since_2000(planner: Planner, noise: float) -> float:
+        rounds = simulate(met, true, planner, noise=noise)
+        return sum(done.seconds for done in rounds if done.start >= 2000)
+
+    ours = since_2000(DraftPlanner(replace(believed, doubt=DOUBTFUL)), 0.1)
+    assert 0.95 * ours < min(since_2000(FixedPlanner(k), 0.0) for k in (0, 1, 4, 9, 32))
 
 
 @pytest.mark.parametrize("costs", [STEPPED, M1_LIKE], ids=["stepped", "M1"])

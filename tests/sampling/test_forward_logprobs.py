@@ -1,6 +1,5 @@
 """Log-probabilities are the model's own, however tokens were drafted and chosen."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -8,7 +7,6 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion
@@ -99,46 +97,9 @@ def test_more_alternatives_than_tokens_gives_all_tokens() -> None:
 
 
 def test_a_token_that_differs_from_the_choice_has_its_own_value() -> None:
-    """This happens if a near-tie was decided again."""
+    """As after rejection sampling."""
     logits = mx.log(mx.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]))
     forward_logprobs = ForwardLogprobs(logits, mx.array([0, 2]), LogprobRequest(logprobs=0))
     assert [entry.logprob for entry in forward_logprobs.logprobs([0, 1])] == pytest.approx(
         np.log([0.5, 0.2]).tolist()
     )
-
-
-class Listener:
-    """Drafts now and then, and keeps the alternatives that it gets."""
-
-    alternatives_wanted = 3
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.tokens: list[int] = []
-        self.heard: list[list[int]] = []
-        self._prompt = list(prompt)
-
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self.tokens = list(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self.tokens.extend(tokens)
-
-    def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
-        assert position == len(self._prompt) + len(self.heard)
-        assert position + len(rows) == len(self.tokens)
-        self.heard.extend(map(list, rows))
-
-    def propose(self, limit: int) -> Draft:
-        return Draft(tuple(self.tokens[-2:][:limit]), "echo") if len(self.tokens) % 3 else NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
-
-
-def test_a_drafter_gets_the_most_likely_tokens_at_every_position(engine: Engine) -> None:
-    listener = Listener(PROMPT)
-    answer = drafted_answer(engine, listener, PROMPT, Options(40, num_draft_tokens=2, logprobs=5))
-    expected = [[token for token, _ in entry.alternatives[:3]] for entry in answer.logprobs]
-    assert listener.heard == expected
-    assert [row[0] for row in listener.heard] == answer.token_ids
-    assert {len(entry.alternatives) for entry in answer.logprobs} == {5}
