@@ -30,7 +30,6 @@ class BatchedRows:
 
     Args:
         counts: how many rows each sequence has, 1 or more; they follow one another.
-        caches: the cache of each sequence.
 
     Attributes:
         positions: the position of each row in its sequence.
@@ -60,7 +59,6 @@ class BatchedRows:
         self.shares = any(cache.group for cache in caches)
 
     def split(self, rows: mx.array, axis: int) -> list[mx.array]:
-        """The rows of each sequence."""
         if not self._ends:
             return [rows]
         return cast(list[mx.array], mx.split(rows, self._ends, axis=axis))
@@ -98,12 +96,7 @@ class WindowMask:
 class BatchedLayer:
     """The cache that a model's layer gets in a batched forward.
 
-    Args:
-        layers: the layer's cache of each sequence.
-        rows: whose rows the forward has.
-
-    Attributes:
-        appended: the keys and values that `update_and_fetch` was given.
+    `appended` is what `update_and_fetch` was given last.
     """
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows) -> None:

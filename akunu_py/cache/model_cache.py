@@ -29,12 +29,8 @@ class Rollback(StrEnum):
 
 
 def tried_rollback(cache: KVCache, forward: Callable[[mx.array], object]) -> Rollback:
-    """What a rollback costs.
-
-    Args:
-        cache: an empty one with room for 4 tokens.
-        forward: appends tokens to it.
-    """
+    """What a rollback of `cache`, empty and with room for 4 tokens, costs; `forward` appends
+    tokens to it."""
     if not cache.can_roll_back:
         return Rollback.NONE
     if not cache.has_states:
@@ -61,7 +57,6 @@ def make_kv_cache(
         quantization: how layers with full attention are quantized.
         max_size: how many tokens they keep, the first `KEPT_TOKENS` included; not together with a
             quantization.
-        make: makes the cache of its layers.
     """
 
     def make_layers(capacity: int) -> list[Any]:

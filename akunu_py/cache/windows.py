@@ -26,7 +26,6 @@ class WindowLayerCache(LayerCache):
     at least 64 tokens before it; an earlier length needs a `snapshot`.
 
     Args:
-        capacity: tokens that the context may have.
         window: how many tokens a position attends to, itself and the first `keep` included.
         keep: how many first tokens every position attends to (attention sinks, see
             https://arxiv.org/abs/2309.17453).
@@ -64,7 +63,6 @@ class WindowLayerCache(LayerCache):
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What `update_and_fetch` returned last, for layers that share it."""
         assert self.keys is not None
         assert self.values is not None
         return self.keys[..., self._visible, :], self.values[..., self._visible, :]
