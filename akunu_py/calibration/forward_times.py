@@ -14,6 +14,7 @@ from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import Draft
+from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
@@ -47,21 +48,13 @@ _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 _SPLIT_PASSES: Final = 3
 
 
-class NoCurveError(Exception):
-    """The model's cache cannot be rolled back, so its costs cannot be measured."""
-
-
 def faster_in_parts(
     seconds: Callable[[int, bool], float], sizes: Iterable[int], until: float
 ) -> int:
     """The most tokens of a forward whose attention is clearly faster in parts; 0 if none is.
 
-    Stops at the first size at which parts are slower.
-
-    Args:
-        seconds: computes a forward of some size, in parts or not, and returns how long it took.
-        sizes: those to try, ascending.
-        until: when to stop, on `perf_counter`'s clock.
+    `seconds` times a forward of some size, in parts or not. Stops at the first size at which parts
+    are slower, or when `perf_counter` has passed `until`.
     """
     most = 0
     for size in sizes:
@@ -75,7 +68,11 @@ def faster_in_parts(
 
 
 class ForwardTimes:
-    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them."""
+    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them.
+
+    Raises:
+        InvalidRequestError: if the model's cache cannot be rolled back.
+    """
 
     def __init__(self, model: TargetModel, context: int) -> None:
         self.context = context
@@ -85,7 +82,10 @@ class ForwardTimes:
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
         cache = model.make_cache(context + max(SIZES) + _STEPS_PER_TURN + 4)
         if not cache.can_roll_back:
-            raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
+            raise InvalidRequestError(
+                f"The cache of {model.name} cannot be rolled back, so there are no rounds to "
+                "measure."
+            )
         self._cache = cache
         self._target = ModelTarget(model, cache, Sampler(Sampling()), max(SIZES) - 1)
         for size in (1, 2):  # a warm-up: some work is done only once per process
@@ -131,14 +131,8 @@ class ForwardTimes:
         *,
         between: bool = False,
     ) -> CostLevel:
-        """Times as many sizes as often as time allows, and always size 1.
-
-        Args:
-            sizes: tokens per round, the most important first.
-            until: when to stop, on `perf_counter`'s clock.
-            tick: called often.
-            between: whether to search for steps between the sizes.
-        """
+        """Times as many sizes, the most important first, as often as time allows, and always size
+        1; with `between`, searches for jumps of the cost between the sizes. Calls `tick` often."""
         rounds: dict[int, list[float]] = {}
         for size in sizes:
             self.round(size)  # a warm-up
