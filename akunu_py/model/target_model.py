@@ -46,10 +46,8 @@ class TargetModel:
 
     Args:
         network: an mlx-lm model, evaluated.
-        tokenizer: the tokenizer of the model.
         config: its `config.json`.
         name: its name in output.
-        layout: the layout of its weights.
         adapter: the folder of its adapter, if it has one.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
@@ -97,7 +95,6 @@ class TargetModel:
 
     @property
     def full_name(self) -> str:
-        """With the name of its adapter, if it has one."""
         return self.name if self.adapter is None else f"{self.name} with {self.adapter.name}"
 
     @property
@@ -200,7 +197,6 @@ class TargetModel:
 
     @cached_property
     def whole_bytes(self) -> int:
-        """Bytes of the weights of all ranks."""
         return self.parameter_bytes
 
     def broadcast_seconds(self) -> float:
@@ -235,15 +231,8 @@ class TargetModel:
             self._intercepts = True
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
-        """Appends tokens to the cache and predicts the token after each of them.
-
-        Args:
-            tokens: ids of shape `[positions]`.
-            cache: must have room for them.
-
-        Returns:
-            Lazy logits `[positions, vocabulary]`.
-        """
+        """Appends tokens, `[positions]`, to a cache that has room for them, and predicts the token
+        after each of them: lazy logits `[positions, vocabulary]`."""
         split = self._split_for(tokens.size, cache.length)
         with record(cache.recording), attending(split):
             logits: mx.array = self.network(tokens[None], cache=cache.layers)
@@ -299,12 +288,8 @@ class TargetModel:
     ) -> Iterator[int]:
         """Computes the cache of prompt tokens, a chunk at a time; yields how many are done.
 
-        A chunk ends where the cache begins to be quantized.
-
         Args:
-            tokens: the tokens to append to the cache.
-            cache: must have room for them.
-            step: tokens per chunk.
+            step: tokens per chunk; one also ends where the cache begins to be quantized.
             overlaps: whether to build the graph of a chunk while the last one is computed; callers
                 must then neither stop nor look into the cache between two chunks.
             observe: called with the lazy logits of each chunk; without it they are not computed.

@@ -37,7 +37,7 @@ def test_queries_keys_and_values_are_those_of_the_original(make: Any) -> None:
     for offset, count in ((0, 20), (20, 1), (21, 5)):
         x = normal(count, HIDDEN)
         projected = FusedAttention(original, table, CausalMask()).project(
-            x, *table.rows(offset, count)
+            x, *table.rows(range(offset, offset + count))
         )
         layers = original.q_proj, original.k_proj, original.v_proj
         heads = original.n_heads, original.n_kv_heads, original.n_kv_heads

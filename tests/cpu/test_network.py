@@ -13,8 +13,7 @@ from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from akunu_py.cache.layers import LayerCache
 from akunu_py.model.cpu.attention import FusedAttention
-from akunu_py.model.cpu.kernels import FusedRMSNorm, exponential_of
-from akunu_py.model.cpu.linear import FusedFeedForward
+from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm, exponential_of
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.cpu.rotary import RotaryTable, TableRoPE
 from tests.tiny_model import CONFIG
