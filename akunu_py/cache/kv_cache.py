@@ -3,12 +3,8 @@
 Layers with keys and values roll back by a counter. The states of recurrent layers are kept in
 checkpoints, which is free because MLX arrays are immutable. A rollback within the last marked
 forward repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
-checkpoint before that length, and says how many tokens the next forward has to compute again.
-
-| to return to | made by | windows | lives |
-| --- | --- | --- | --- |
-| the beginning of the last draft | `mark` | still hold it | until the next mark |
-| an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
+checkpoint before that length: `mark` makes one for the beginning of a draft, `keep` one for later
+prompts, with a copy of the windows.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +26,9 @@ MakeLayers = Callable[[int], list[Any]]
 class KVCache:
     """A model's whole cache, with room for `capacity` tokens.
 
-    Args:
-        make_layers: makes its layers: caches from `layers.py`, mlx-lm's caches of recurrent layers,
-            and mlx-lm's lists of both.
-
     Attributes:
         layers: what mlx-lm's models are called with.
         checkpoints: those kept for later prompts, the shortest first.
-        can_roll_back: whether every layer is of a kind that can return to an earlier length.
         recording: records the next forward, after `mark`; or None.
         has_states: whether it has recurrent layers, which keep their latest states only.
         group: the caches that share buffers with it, where it has the place `seat`; or None.
@@ -80,7 +71,6 @@ class KVCache:
 
     @property
     def quantized_layers(self) -> int:
-        """How many layers quantize their keys and values, now or later."""
         return sum(
             any(isinstance(part, QuantizedLayerCache) for part in parts_of([layer]))
             for layer in self.layers
@@ -102,11 +92,7 @@ class KVCache:
         return growing / self.capacity * capacity + fixed
 
     def advance(self, tokens: int) -> None:
-        """Counts the tokens of a forward that has been built.
-
-        Raises:
-            CacheError: if a layer holds another number of tokens than the forwards had.
-        """
+        """Counts the tokens of a forward that has been built; a `CacheError` if a layer did not."""
         self.length += tokens
         self._recorded, self.recording = self.recording, None
         for layer in self._counted:
@@ -126,9 +112,6 @@ class KVCache:
 
         Returns:
             How many of the wanted tokens are missing: the next forward must begin with them.
-
-        Raises:
-            ValueError: if `to` is negative or beyond `length`.
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
@@ -162,11 +145,7 @@ class KVCache:
             self.checkpoints.append(self.checkpoint(whole=True))
 
     def skip(self, tokens: int) -> None:
-        """Counts tokens that were never computed, to time forwards after a long context.
-
-        Raises:
-            ContextOverflowError: if they do not fit.
-        """
+        """Counts tokens that were never computed, to time forwards after a long context."""
         check_room(self.length + tokens, self.capacity)
         for layer in self._counted:
             layer.skip(tokens)
@@ -186,10 +165,7 @@ class KVCache:
         return not self._states and all(type(layer) is LayerCache for layer in self._counted)
 
     def join(self, others: "Sequence[KVCache]") -> None:
-        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`.
-
-        If there is no memory for them, nothing changes.
-        """
+        """Moves its content and that of other caches into shared buffers, if there is memory."""
         caches = [self, *others]
         try:
             for layers in zip(*(cache._counted for cache in caches), strict=True):
@@ -217,12 +193,8 @@ class KVCache:
             self.group = None
 
     def copy(self, other: "KVCache", tokens: int) -> None:
-        """Becomes a copy of another cache of the same model, rolled back to `tokens`.
-
-        Raises:
-            ValueError: if the other cannot be rolled back to that length.
-            ContextOverflowError: if they do not fit.
-        """
+        """Becomes a copy of another cache of the same model, rolled back to `tokens`, which that
+        must be able to; a `ContextOverflowError` if they do not fit."""
         way = other._way_back(tokens)
         if tokens > other.length or way.length != tokens:
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
@@ -260,11 +232,8 @@ class KVCache:
         mx.eval([layer.state for layer in self._counted])
 
     def resume(self, length: int, checkpoints: Sequence[Checkpoint]) -> None:
-        """Completes what `append_rows` began: the cache holds `length` tokens now.
-
-        The checkpoints are whole ones, the shortest first; if the cache needs any, the last is at
-        `length`.
-        """
+        """Completes what `append_rows` began, with whole checkpoints, the shortest first; if the
+        cache needs any, the last is at `length`."""
         if self.needs_checkpoints:
             last = checkpoints[-1]
             for window, content in zip(self._windows, last.windows or (), strict=True):
@@ -276,7 +245,7 @@ class KVCache:
         self.evaluate()
 
     def submit(self) -> None:
-        """Starts to compute everything appended so far, without waiting for it."""
+        """Starts to compute everything appended so far."""
         states = list(arrays_of([vars(part) for part in self._states]))
         mx.async_eval([layer.state for layer in self._counted], states)  # type: ignore[no-untyped-call]
 

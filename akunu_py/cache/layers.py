@@ -22,10 +22,8 @@ def check_room(tokens: int, capacity: int) -> None:
 
 @dataclass(eq=False, slots=True)
 class Buffers:
-    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; None before the first.
-
-    Several sequences may have a seat each in the same buffers; see `LayerCache.join`.
-    """
+    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; several sequences may have a seat
+    each in them."""
 
     keys: mx.array | None = None
     values: mx.array | None = None
@@ -173,10 +171,8 @@ class LayerCache:
         return type(self).__name__
 
     def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
-        """Its buffers' rows of the tokens from `start` to `stop`, along axis 2.
-
-        () if the model does not use the layer. A window has a `snapshot` instead.
-        """
+        """Its buffers' rows of the tokens from `start` to `stop`; none if the model does not use
+        the layer. A window has a `snapshot` instead."""
         return tuple(array[..., start:stop, :] for array in self.state)
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:

@@ -34,13 +34,9 @@ at most."""
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """What a slot holds.
+    """What a slot holds: of a busy one, how many tokens of the prompt when that was last looked at.
 
-    Attributes:
-        id: its number, which `Options.slot` asks for.
-        last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
-        busy: whether it serves a request now; `tokens` is then how many it had of the prompt when
-            that was last looked at.
+    `last_used` is in seconds since 1970; 0 if it has not served a request yet.
     """
 
     id: int
@@ -52,12 +48,8 @@ class SlotStatus:
 
 
 class PrefixSlot:
-    """A cache that knows its tokens, so that a shared prefix is computed once.
-
-    Attributes:
-        tokens: those that it holds; of a busy slot, those that others may copy.
-        unsaved: whether it may hold some that are not on disk.
-    """
+    """A cache that knows its tokens, so that a shared prefix is computed once; `tokens` of a busy
+    slot are those that others may copy."""
 
     def __init__(self, cache: "KVCache", slot_id: int = 0) -> None:
         self.id = slot_id
@@ -91,7 +83,7 @@ class PrefixPool:
 
     Args:
         make_cache: makes an empty cache for a number of tokens.
-        bytes_of: tells the most bytes that a cache for so many tokens takes.
+        bytes_of: tells the most bytes that a cache for a number of tokens takes.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; busy slots whose requests did not wait may
             exceed it.
@@ -123,12 +115,9 @@ class PrefixPool:
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
     ) -> tuple[PrefixSlot, int]:
-        """The slot for a prompt, and how many tokens of the prompt it already holds.
+        """The slot for a prompt, with room for `tokens`, and how many of the prompt it holds.
 
-        Args:
-            prompt: at least 1 token.
-            tokens: how many tokens it must have room for, at most `limit`.
-            slot_id: the slot that is wanted; None, or one that is busy, takes the best one.
+        A `slot_id` of None, or one that is busy, takes the best slot.
         """
         capacity = self._capacity(tokens)
         self._load(prompt, capacity)
@@ -160,7 +149,7 @@ class PrefixPool:
         return slot, cached
 
     def has_room(self, tokens: int, slot: PrefixSlot | None = None) -> bool:
-        """Whether a slot, or a new one, can have room for so many tokens within the memory."""
+        """Whether a slot, or a new one, can have room for this many tokens within the memory."""
         if slot is not None and tokens <= slot.cache.capacity:
             return True
         busy = [one for one in self._slots.values() if one.busy and one is not slot]
@@ -172,7 +161,7 @@ class PrefixPool:
         return max((slot.usable(prompt) for slot in self._slots.values()), default=0)
 
     def seats(self, tokens: int) -> float:
-        """How many slots of so many tokens fit into the memory."""
+        """How many slots of this many tokens fit into the memory."""
         size = self._bytes_of(min(tokens, self.limit))
         return self.memory / size if size else math.inf
 
@@ -194,11 +183,8 @@ class PrefixPool:
             self._free(0, spared=slot)
 
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
-        """Records what a slot holds after a request: `tokens` as far as they were computed.
-
-        Of a slot that was dropped it looks at nothing: its layers may disagree.
-        """
-        if self._slots.get(slot.id) is not slot:
+        """Records what a slot holds after a request: `tokens` as far as they were computed."""
+        if self._slots.get(slot.id) is not slot:  # it was dropped: its layers may disagree
             return
         slot.cut(tokens, slot.cache.reach(min(slot.cache.length, len(tokens))))
         slot.cache.keep()
@@ -286,12 +272,8 @@ class PrefixPool:
         return sum(map(self._claim, self._slots.values()))
 
     def _drop_checkpoints(self, nbytes: float) -> None:
-        """Drops checkpoints until this many bytes are free, or there is none left to drop.
-
-        First those whose neighbours are closest: a prompt that needed one is computed from the one
-        before it. The last two of each slot stay, because the next turn of a conversation begins
-        there.
-        """
+        """Drops checkpoints until this many bytes are free, those whose neighbours are closest
+        first. The last two of each slot stay: the next turn of a conversation begins there."""
         kept = [slot.cache.checkpoints for slot in self._slots.values()]
         while nbytes > 0:
             gaps = [

@@ -48,7 +48,6 @@ class PromptHead:
     Attributes:
         key: what the prompt was computed with.
         parent: names the file with the tokens before `start`; empty if there are none.
-        start: how many tokens of the text are before those of the file.
         floor: the shortest text that it may be used for.
         checkpoints: the lengths at which it has checkpoints, the shortest first.
     """
@@ -111,12 +110,7 @@ def read_head(path: Path) -> PromptHead:
 
 
 def read_prompt(path: Path) -> tuple[PromptHead, Rows, list[Checkpoint]]:
-    """Reads a file; its arrays are read when they are evaluated.
-
-    Raises:
-        DamagedFileError: if it is not what was written.
-        OSError: if it cannot be read.
-    """
+    """Reads a file; its arrays are read when they are evaluated."""
     with path.open("rb") as file:
         place, checksum = _checksum(file)
         file.seek(place)

@@ -54,14 +54,13 @@ logger = logging.getLogger(__name__)
 
 
 class PromptStore:
-    """The files of a model in a folder, which other models may share; or a single file.
+    """The files of a model in a folder, which other models may share; or a `single` file.
 
     Args:
         place: the folder, which is made if there is none; or the file.
         fingerprint: of the model with its weights.
         cache: an empty cache of the model; files fit only the same kinds of layers.
         limit: bytes that all files of the folder may take.
-        single: whether `place` is a file, which holds one whole text.
 
     Raises:
         InvalidRequestError: if the place cannot be used, or the cache cannot be kept.
@@ -144,13 +143,8 @@ class PromptStore:
         return True
 
     def save(self, tokens: Sequence[int], cache: KVCache, *, closing: bool = False) -> bool:
-        """Writes the next file of a text, if it is worth one; returns whether there is more.
-
-        Args:
-            tokens: what the cache holds.
-            cache: is not changed.
-            closing: whether to replace a single file even by a text that is little longer.
-        """
+        """Writes the next file of the text that a cache holds, if it is worth one; returns whether
+        there is more. `closing` replaces a single file even by a text that is little longer."""
         try:
             return self._save(tokens, cache, closing)
         except Exception as error:  # whatever it is, requests can still be served

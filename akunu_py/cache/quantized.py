@@ -42,12 +42,8 @@ class QuantizedLayerCache(LayerCache):
         return self.quantization.start if self._packed else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Appends tokens; returns all keys and values so far, in the form the class describes.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
-            InvalidRequestError: if the keys or the values of a head do not divide into groups.
-        """
+        """Appends tokens; returns all keys and values so far, in the form the class describes; an
+        InvalidRequestError if those of a head do not divide into groups."""
         if self.offset < self.quantization.start:
             return super().update_and_fetch(keys, values)
         self.append_rows(self._quantize(keys, values))
@@ -71,8 +67,7 @@ class QuantizedLayerCache(LayerCache):
         self.offset += tokens * (self.keys is not None or bool(self._packed))
 
     def grow(self, capacity: int) -> None:
-        """Moves what is quantized to larger buffers; other buffers grow when they are written."""
-        if self._packed:
+        if self._packed:  # other buffers grow when they are written
             larger = QuantizedLayerCache(capacity, self.quantization)
             larger.copy(self, self.offset)
             self._packed, self.nbytes = larger._packed, larger.nbytes

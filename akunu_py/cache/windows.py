@@ -45,11 +45,7 @@ class WindowLayerCache(LayerCache):
         return self._dropped + self.keep + self.lookback if self._dropped else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends tokens; returns the keys and values that any of them attends to.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
-        """
+        """Appends tokens; returns the keys and values that any of them attends to."""
         end = self.end_of(keys)
         if self.keys is None or self._is_full(keys.shape[2]):
             self._make_room(keys, values)

@@ -40,7 +40,6 @@ class CostKey:
     """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
     Attributes:
-        threads: of the BLAS.
         akunu: the version of this engine, which may run a model faster than an earlier one.
         fingerprint: a hash of the model's configuration.
         kv_cache: how its keys and values are quantized or bounded.
@@ -135,11 +134,7 @@ def read_published() -> list[dict[str, Any]]:
 
 
 def relative_curve(data: dict[str, Any]) -> CostCurve:
-    """The curve of one such description.
-
-    Raises:
-        LookupError, TypeError, ValueError: if it has another form.
-    """
+    """The curve of one such description."""
     relative = {int(tokens): float(cost) for tokens, cost in data["relative"].items()}
     rounds = tuple((tokens, cost / relative[1]) for tokens, cost in sorted(relative.items()))
     return CostCurve((CostLevel(0, 1.0, rounds),))

@@ -4,7 +4,7 @@ All sizes are timed in turn, so that a busy moment cannot affect only one of the
 time of each counts: the time without other load.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from time import perf_counter
@@ -41,30 +41,9 @@ padded to it."""
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts with a larger cache are not measured: there may be no memory for it."""
 
-_FEW: Final = 5
-"""The size that stands for all drafts where BLAS threads are chosen."""
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 """One more than the numbers of rows at which MLX's kernels change."""
 _SPLIT_PASSES: Final = 3
-
-
-def faster_in_parts(
-    seconds: Callable[[int, bool], float], sizes: Iterable[int], until: float
-) -> int:
-    """The most tokens of a forward whose attention is clearly faster in parts; 0 if none is.
-
-    `seconds` times a forward of some size, in parts or not. Stops at the first size at which parts
-    are slower, or when `perf_counter` has passed `until`.
-    """
-    most = 0
-    for size in sizes:
-        turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
-        whole, parts = map(min, zip(*turns, strict=True))
-        if parts < CLEARLY_FASTER * whole:
-            most = size
-        if parts > whole or perf_counter() > until:
-            break
-    return most
 
 
 class ForwardTimes:
@@ -95,10 +74,6 @@ class ForwardTimes:
         cache.skip(context)
         cache.keep()  # what `_steps` returns to
 
-    def step_and_round(self) -> float:
-        """Seconds of a step and of a round of a few tokens."""
-        return self.round(1) + self.round(_FEW)
-
     def allows(self, context: int) -> bool:
         """Whether another, longer context fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
@@ -106,7 +81,8 @@ class ForwardTimes:
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def choose_split(self, until: float) -> None:
-        """Decides which forwards at this context compute their attentions in parts."""
+        """Decides which forwards at this context compute their attentions in parts, up to the first
+        size at which that is slower, or until `perf_counter` has passed `until`."""
         split = self._model.row_split
         if split is None:
             return
@@ -115,13 +91,19 @@ class ForwardTimes:
             split.most_rows[self.context] = size * in_parts
             return self.round(size)
 
-        def is_split(size: int) -> bool:
+        most = 0
+        for size in _SPLIT_SIZES:
             before = split.count
             seconds(size, in_parts=True)  # a warm-up, too
-            return split.count > before
-
-        sizes = (size for size in _SPLIT_SIZES if is_split(size))
-        split.most_rows[self.context] = faster_in_parts(seconds, sizes, until)
+            if split.count == before:  # one kernel serves all of these rows
+                continue
+            turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
+            whole, parts = map(min, zip(*turns, strict=True))
+            if parts < CLEARLY_FASTER * whole:
+                most = size
+            if parts > whole or perf_counter() > until:
+                break
+        split.most_rows[self.context] = most
 
     def measure(
         self,

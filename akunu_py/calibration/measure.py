@@ -31,6 +31,8 @@ BUDGET_S: Final = 2.5
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, before padding: they only say what a longer context adds."""
+_FEW: Final = 5
+"""The size that stands for all drafts where BLAS threads are chosen."""
 _FIRST_SHARE: Final = 0.7
 """Part of the time for the first context, which matters most for planning."""
 _THREADS_SHARE: Final = 0.2
@@ -168,7 +170,7 @@ def _measure(
 
     def few() -> float:
         tick()
-        return times.step_and_round()
+        return times.round(1) + times.round(_FEW)
 
     threads = choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
     times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)

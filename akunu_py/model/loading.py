@@ -74,12 +74,7 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
 
 def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> LoadedNetwork:
     """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
-    are if it is for several ranks.
-
-    Raises:
-        ModelLoadError: see `load_target`.
-        InvalidRequestError: see `load_target`.
-    """
+    are if it is for several ranks."""
     folder = find_model(options.name)
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(
@@ -112,11 +107,8 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
 def fit_caches(
     network: nn.Module, options: ModelOptions, backend: Backend
 ) -> KVQuantization | None:
-    """How the caches of a network are quantized, if they are to be.
-
-    Raises:
-        InvalidRequestError: if they cannot be quantized or bounded as the options say.
-    """
+    """How the caches of a network are quantized, if they are to be; an InvalidRequestError if they
+    cannot be quantized or bounded as the options say."""
     if options.max_kv_size is not None:
         check_bounded(network, options.max_kv_size)
     wanted = options.kv_quantization(backend.kv_form)
@@ -128,10 +120,6 @@ def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantiz
 
     Where attention does not take packed keys (multi-head latent attention, attention sinks), they
     are dequantized for it.
-
-    Raises:
-        InvalidRequestError: if the network has nothing to quantize, or its heads do not divide into
-            groups, or it uses its caches' buffers itself.
     """
     cache = make_kv_cache(network, 2, replace(wanted, start=0))
     if not cache.quantized_layers:
@@ -154,11 +142,8 @@ def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantiz
 
 
 def check_bounded(network: nn.Module, max_size: int) -> None:
-    """Builds, and does not compute, forwards with more tokens than the layers of a cache keep.
-
-    Raises:
-        InvalidRequestError: if no layer keeps all tokens, or one needs them all.
-    """
+    """Builds forwards with more tokens than the layers of a cache keep; an InvalidRequestError if
+    no layer keeps all tokens, or one needs them all."""
     bounded = make_kv_cache(network, max_size + 3, max_size=max_size)
     unbounded = make_kv_cache(network, 1).kinds
     possible = bounded.kinds != unbounded and LayerCache.__name__ not in bounded.kinds
@@ -174,11 +159,7 @@ def check_bounded(network: nn.Module, max_size: int) -> None:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model whose weights are not needed; see `find_model` for its name.
-
-    Raises:
-        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
-    """
+    """The tokenizer of a model whose weights are not needed; see `find_model`."""
     folder = find_model(name, weights=False)
     try:
         return _tokenizer_of(folder, utils.load_config(folder))
@@ -202,9 +183,9 @@ def _add_adapter(network: nn.Module, folder: Path) -> None:
     try:
         utils.load_adapters(network, str(folder))
     except Exception as error:  # mlx-lm raises nearly anything on a broken adapter
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ModelLoadError(
-            f"The adapter in {folder} does not fit the model, or is damaged ({reason[:200]})."
+            f"The adapter in {folder} does not fit the model, or is damaged "
+            f"({_in_one_line(error)[:200]})."
         ) from error
     network.eval()  # without dropout
     mx.eval(network.parameters())
@@ -226,7 +207,7 @@ def _merge_adapter(network: nn.Module) -> None:
 
 def _what_failed(folder: Path, error: BaseException) -> str:
     """One sentence that says why a folder did not load."""
-    reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    reason = _in_one_line(error)
     if unknown := re.search(r"Model type (\S+) not supported", reason):
         return (
             f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
@@ -241,6 +222,10 @@ def _what_failed(folder: Path, error: BaseException) -> str:
     if "parameters" in reason:
         return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
     return f"{folder} does not load ({reason[:300]})."
+
+
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def use_dense_weights(network: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """Rotary positions for the CPU, from a table; the results are the same to the bit."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import partial
 from typing import Any, Final, cast
 
@@ -28,7 +28,7 @@ class RotaryTable:
         self._layer = layer
         self._half = layer.dims // 2
         self._positions = 0
-        self._last: tuple[Sequence[int], Angles] | None = None
+        self._last: tuple[range | list[int], Angles] | None = None
 
     @property
     def is_right(self) -> bool:
@@ -36,13 +36,14 @@ class RotaryTable:
         x = mx.random.normal((1, 1, 3, self.dims), key=mx.random.key(0))
         return bool(mx.array_equal(rotate(x, *self.rows(range(5, 8))), self._layer(x, offset=5)))
 
-    def rows(self, positions: Sequence[int]) -> Angles:
+    def rows(self, positions: range | list[int]) -> Angles:
         """The angles of some positions; kept, because all layers of a forward need them."""
         if self._last is None or self._last[0] != positions:
             if max(positions) >= self._positions:
                 self._extend(max(positions) + 1)
-            is_range = isinstance(positions, range)
-            where = slice(positions[0], positions[-1] + 1) if is_range else mx.array(positions)
+            where: Any = slice(positions[0], positions[-1] + 1)
+            if isinstance(positions, list):
+                where = mx.array(positions)
             self._last = positions, (self._cosines[where], self._sines[where])
         return self._last[1]
 
