@@ -3,8 +3,6 @@
 from importlib.metadata import version
 from typing import Final
 
-import mlx.core as mx
-
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
@@ -80,21 +78,14 @@ def _load_share(options: ModelOptions, backend: Backend, ranks: Ranks) -> Target
     )  # fmt: skip
     ranks.check_same(repr(facts))
     take_share(network, config, ranks, pipeline=options.pipeline)
-    mx.eval(network.parameters())
     quantization = fit_caches(network, options, backend)
     if ranks.rank == 0:
         return RankedModel(
             ranks,
-            network,
-            loaded.tokenizer,
-            config,
+            loaded,
             pipeline=options.pipeline,
-            name=loaded.name,
-            layout=loaded.layout,
             kv_quantization=quantization,
             max_kv_size=options.max_kv_size,
-            parameters=loaded.parameters,
-            whole_bytes=loaded.nbytes,
         )
     return TargetModel(
         network,

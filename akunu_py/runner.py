@@ -101,7 +101,7 @@ class Runner:
         for one in running if not sequence.options.scores_prompt else ():
             if one.phase is Phase.PREFILLING and one.rank <= sequence.rank and one.slot is not None:
                 shared = common_prefix_length(one.prompt, prompt)
-                if shared > one.slot.held and one.slot.cache.can_roll_back:
+                if shared > len(one.slot.tokens) and one.slot.cache.can_roll_back:
                     coming = max(coming, min(shared, len(prompt) - 1))
         return coming >= WORTH_WAITING and coming > self._prefixes.known(prompt)
 

@@ -28,7 +28,7 @@ from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.machine.backend import Backend
-from akunu_py.model.loading import fastest_network
+from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence as Requested
@@ -171,7 +171,7 @@ def random_engine(bundled: Engine) -> Engine:
     mx.eval(network.parameters())
     backend: Backend = bundled.backend
     model = TargetModel(
-        fastest_network(network, backend),
+        with_fused_layers(network) if backend.device == "cpu" else network,
         bundled.tokenizer,
         config,
         name="random-100m",

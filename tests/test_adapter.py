@@ -1,6 +1,7 @@
 """A model with an adapter predicts what it predicts in mlx-lm, with every layout of the weights."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -110,35 +111,17 @@ def test_drafts_leave_its_answers_alone(tmp_path: Path, tiny_model_dir: Path) ->
     assert other.token_ids != plain.token_ids
 
 
-def no_folder(folder: Path) -> None:
-    folder.rename(folder.with_name("elsewhere"))
-
-
-def no_config(folder: Path) -> None:
-    (folder / "adapter_config.json").unlink()
-
-
-def no_weights(folder: Path) -> None:
-    (folder / "adapters.safetensors").unlink()
-
-
-def bad_config(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text("{")
+CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapters.safetensors"
 
 
 def no_scale(folder: Path) -> None:
-    config = json.loads((folder / "adapter_config.json").read_text())
+    config = json.loads((folder / CONFIG_FILE).read_text())
     del config["lora_parameters"]["scale"]
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-
-
-def cut_weights(folder: Path) -> None:
-    path = folder / "adapters.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
+    (folder / CONFIG_FILE).write_text(json.dumps(config))
 
 
 def of_another_model(folder: Path) -> None:
-    path = str(folder / "adapters.safetensors")
+    path = str(folder / WEIGHTS_FILE)
     weights = {
         name: value[:, :1] for name, value in cast(dict[str, mx.array], mx.load(path)).items()
     }
@@ -148,18 +131,17 @@ def of_another_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (no_folder, "There is no adapter folder"),
-        (no_config, "it has no adapter_config.json"),
-        (no_weights, "it has no adapters.safetensors"),
-        (bad_config, "is damaged"),
+        (lambda folder: folder.rename(f"{folder}-elsewhere"), "There is no adapter folder"),
+        (lambda folder: (folder / CONFIG_FILE).unlink(), "it has no adapter_config.json"),
+        (lambda folder: (folder / WEIGHTS_FILE).unlink(), "it has no adapters.safetensors"),
+        (lambda folder: (folder / CONFIG_FILE).write_text("{"), "is damaged"),
         (no_scale, "missing required key 'scale'"),
-        (cut_weights, "is damaged"),
+        (lambda folder: os.truncate(folder / WEIGHTS_FILE, 100), "is damaged"),
         (of_another_model, "does not fit the model"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_broken_adapter_is_one_sentence(
-    tmp_path: Path, tiny_model_dir: Path, damage: Callable[[Path], None], reason: str
+    tmp_path: Path, tiny_model_dir: Path, damage: Callable[[Path], object], reason: str
 ) -> None:
     adapter = write_adapter(tmp_path / "lora", tiny_model_dir)
     damage(adapter)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from akunu_py.calibration.cost_store import CostStore
-from akunu_py.calibration.published import read_published, relative_curve
+from akunu_py.calibration.cost_store import CostStore, read_published, relative_curve
 from akunu_py.errors import InvalidRequestError
 from akunu_py.planning.cost_curve import CostCurve
 

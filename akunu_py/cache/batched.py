@@ -26,11 +26,7 @@ this many times the sum of their lengths."""
 
 
 class BatchedRows:
-    """Which rows of a forward belong to which sequence.
-
-    Args:
-        counts: how many rows each sequence has, 1 or more; they follow one another.
-        caches: the cache of each sequence.
+    """Which rows of a forward belong to which sequence: `counts` of each, one after the other.
 
     Attributes:
         positions: the position of each row in its sequence.
@@ -60,7 +56,6 @@ class BatchedRows:
         self.shares = any(cache.group for cache in caches)
 
     def split(self, rows: mx.array, axis: int) -> list[mx.array]:
-        """The rows of each sequence."""
         if not self._ends:
             return [rows]
         return cast(list[mx.array], mx.split(rows, self._ends, axis=axis))
@@ -96,15 +91,7 @@ class WindowMask:
 
 
 class BatchedLayer:
-    """The cache that a model's layer gets in a batched forward.
-
-    Args:
-        layers: the layer's cache of each sequence.
-        rows: whose rows the forward has.
-
-    Attributes:
-        appended: the keys and values that `update_and_fetch` was given.
-    """
+    """The cache that a model's layer gets in a batched forward: of each sequence, its own."""
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows) -> None:
         self.rows = rows
@@ -126,11 +113,7 @@ class BatchedLayer:
         return None if window_size is None else WindowMask(window_size)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends keys and values `[rows, kv_heads, 1, head_dim]`, and returns them as they are.
-
-        Raises:
-            ContextOverflowError: if they do not fit into the cache of a sequence.
-        """
+        """Appends keys and values `[rows, kv_heads, 1, head_dim]`, and returns them as they are."""
         self.appended = keys, values
         if self.rows.are_joined:
             self._joined = self.append_joined(keys, values)
@@ -156,11 +139,8 @@ class BatchedLayer:
         mask: Any = None,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """The output of an attention, of the shape of its queries, `[rows, heads, 1, head_dim]`.
-
-        Raises:
-            ValueError: if it is not over the keys that were appended, or has a mask of its own.
-        """
+        """The output of an attention, of the shape of its queries, `[rows, heads, 1, head_dim]`; a
+        ValueError if it is not over the keys that were appended, or has a mask of its own."""
         queries, *others = inputs
         window = mask.size if isinstance(mask, WindowMask) else None
         is_own = [array.shape for array in others] == [array.shape for array in self.appended]
@@ -183,11 +163,8 @@ class BatchedLayer:
         return mx.concatenate(parts, axis=2).swapaxes(0, 2)
 
     def append_each(self, keys: mx.array, values: mx.array) -> list[tuple[Any, Any]]:
-        """Appends `[1, kv_heads, rows, head_dim]`, each sequence's rows to its own cache.
-
-        Returns:
-            All keys and values of each sequence.
-        """
+        """Appends `[1, kv_heads, rows, head_dim]`, each sequence's rows to its own cache; returns
+        all keys and values of each."""
         own_keys, own_values = self.rows.split(keys, 2), self.rows.split(values, 2)
         parts = zip(self._layers, own_keys, own_values, strict=True)
         if not self.rows.shares:
@@ -197,14 +174,8 @@ class BatchedLayer:
         return [layer.keys_and_values() for layer in self._layers]
 
     def append_joined(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[sequences, kv_heads, 1, head_dim]`, a row to each of the joined caches.
-
-        Returns:
-            Keys and values of all sequences, up to the longest; see `BatchedRows.mask`.
-
-        Raises:
-            ContextOverflowError: if a row does not fit; nothing is written then.
-        """
+        """Appends `[sequences, kv_heads, 1, head_dim]`, a row to each of the joined caches; returns
+        the keys and values of all, up to the longest."""
         ends = [layer.end_of(keys) for layer in self._layers]
         held, longest = self._layers[0].held, max(ends)
         assert held.keys is not None

@@ -3,12 +3,8 @@
 Layers with keys and values roll back by a counter. The states of recurrent layers are kept in
 checkpoints, which is free because MLX arrays are immutable. A rollback within the last marked
 forward repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
-checkpoint before that length, and says how many tokens the next forward has to compute again.
-
-| to return to | made by | windows | lives |
-| --- | --- | --- | --- |
-| the beginning of the last draft | `mark` | still hold it | until the next mark |
-| an earlier prompt | `keep` | copied | while memory lasts; see `PrefixPool` |
+checkpoint before that length: `mark` makes one for the beginning of a draft, `keep` one for later
+prompts, with a copy of the windows.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +13,11 @@ from typing import Any
 
 import mlx.core as mx
 
-from akunu_py.cache.layers import CacheGroup, LayerCache
+from akunu_py.cache.layers import CacheGroup, LayerCache, check_room
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.states import Checkpoint, Recording, arrays_of, copy_of, is_plain, parts_of
 from akunu_py.cache.windows import WindowLayerCache
-from akunu_py.errors import CacheError, ContextOverflowError
+from akunu_py.errors import CacheError
 
 MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
@@ -30,20 +26,12 @@ MakeLayers = Callable[[int], list[Any]]
 class KVCache:
     """A model's whole cache, with room for `capacity` tokens.
 
-    Args:
-        make_layers: makes its layers: caches from `layers.py`, mlx-lm's caches of recurrent layers,
-            and mlx-lm's lists of both.
-        capacity: the tokens that it has room for.
-
     Attributes:
         layers: what mlx-lm's models are called with.
-        length: how many tokens it holds.
         checkpoints: those kept for later prompts, the shortest first.
-        can_roll_back: whether every layer is of a kind that can return to an earlier length.
         recording: records the next forward, after `mark`; or None.
         has_states: whether it has recurrent layers, which keep their latest states only.
-        group: the caches that share buffers with it; None if it is alone.
-        seat: its place among these.
+        group: the caches that share buffers with it, where it has the place `seat`; or None.
         needs_checkpoints: whether long rollbacks need checkpoints.
         quantized_start: the length at which keys and values are quantized; 0 if from the beginning
             or never. Forwards end there, and a longer cache returns to no shorter length but 0.
@@ -83,7 +71,6 @@ class KVCache:
 
     @property
     def quantized_layers(self) -> int:
-        """How many layers quantize their keys and values, now or later."""
         return sum(
             any(isinstance(part, QuantizedLayerCache) for part in parts_of([layer]))
             for layer in self.layers
@@ -95,12 +82,8 @@ class KVCache:
         nbytes = sum(layer.nbytes for layer in self._counted)
         if (group := self.group) is not None:  # those that stay share all of its buffers
             nbytes = nbytes * group.size // (group.size - group.left)
-        if self._states or self.checkpoints:
-            nbytes += sum(
-                array.nbytes for array in arrays_of([vars(part) for part in self._states])
-            )
-            nbytes += sum(checkpoint.nbytes for checkpoint in self.checkpoints)
-        return nbytes
+        nbytes += sum(array.nbytes for array in arrays_of([vars(part) for part in self._states]))
+        return nbytes + sum(checkpoint.nbytes for checkpoint in self.checkpoints)
 
     def estimate(self, capacity: int) -> float:
         """Bytes of buffers and states if it had another capacity."""
@@ -109,11 +92,7 @@ class KVCache:
         return growing / self.capacity * capacity + fixed
 
     def advance(self, tokens: int) -> None:
-        """Counts the tokens of a forward that has been built.
-
-        Raises:
-            CacheError: if a layer holds another number of tokens than the forwards had.
-        """
+        """Counts the tokens of a forward that has been built; a `CacheError` if a layer did not."""
         self.length += tokens
         self._recorded, self.recording = self.recording, None
         for layer in self._counted:
@@ -126,18 +105,13 @@ class KVCache:
 
     def reach(self, to: int) -> int:
         """The most tokens, `to` or fewer, that it can be rolled back to."""
-        if to == self.length or self._can_repeat(to):
-            return to
-        return self._way_back(to).length
+        return to if self._can_repeat(to) else self._way_back(to).length
 
     def rollback(self, to: int) -> int:
         """Forgets every token after the first `to`, and more if it has to.
 
         Returns:
             How many of the wanted tokens are missing: the next forward must begin with them.
-
-        Raises:
-            ValueError: if `to` is negative or beyond `length`.
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
@@ -150,11 +124,7 @@ class KVCache:
         return to - checkpoint.length
 
     def checkpoint(self, *, whole: bool = False) -> Checkpoint:
-        """What it takes to return to the present length.
-
-        Args:
-            whole: whether to copy the windows, so that it works however many tokens follow.
-        """
+        """What it takes to return to the present length, however many tokens follow if `whole`."""
         windows = tuple(layer.snapshot() for layer in self._windows) if whole else None
         return Checkpoint(self.length, tuple(copy_of(vars(part)) for part in self._states), windows)
 
@@ -175,28 +145,14 @@ class KVCache:
             self.checkpoints.append(self.checkpoint(whole=True))
 
     def skip(self, tokens: int) -> None:
-        """Counts tokens that were never computed, to time forwards after a long context.
-
-        Raises:
-            ContextOverflowError: if they do not fit.
-        """
-        room = self.capacity - self.length
-        if tokens > room:
-            raise ContextOverflowError(
-                f"{tokens} tokens do not fit into the {room} free places of the cache."
-            )
+        """Counts tokens that were never computed, to time forwards after a long context."""
+        check_room(self.length + tokens, self.capacity)
         for layer in self._counted:
             layer.skip(tokens)
         self.length += tokens
 
     def grow(self, capacity: int) -> None:
-        """Makes room for more tokens; if there is no memory for them, it stays as it was.
-
-        Raises:
-            ValueError: if `capacity` is below the present one.
-        """
-        if capacity < self.capacity:
-            raise ValueError(f"A cache of {self.capacity} tokens cannot shrink to {capacity}.")
+        """Makes room for more tokens; if there is no memory for them, it stays as it was."""
         if self.group is not None and capacity > self.group.rows:
             self._leave_group()
         for layer in self._counted:
@@ -209,10 +165,7 @@ class KVCache:
         return not self._states and all(type(layer) is LayerCache for layer in self._counted)
 
     def join(self, others: "Sequence[KVCache]") -> None:
-        """Moves its content and that of other caches into shared buffers; see `LayerCache.join`.
-
-        If there is no memory for them, nothing changes.
-        """
+        """Moves its content and that of other caches into shared buffers, if there is memory."""
         caches = [self, *others]
         try:
             for layers in zip(*(cache._counted for cache in caches), strict=True):
@@ -240,19 +193,12 @@ class KVCache:
             self.group = None
 
     def copy(self, other: "KVCache", tokens: int) -> None:
-        """Becomes a copy of another cache of the same model, rolled back to `tokens`.
-
-        Raises:
-            ValueError: if the other cannot be rolled back to that length.
-            ContextOverflowError: if they do not fit.
-        """
+        """Becomes a copy of another cache of the same model, rolled back to `tokens`, which that
+        must be able to; a `ContextOverflowError` if they do not fit."""
         way = other._way_back(tokens)
         if tokens > other.length or way.length != tokens:
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
-        if tokens > self.capacity:
-            raise ContextOverflowError(
-                f"{tokens} tokens do not fit into a cache made for {self.capacity}."
-            )
+        check_room(tokens, self.capacity)
         self.rollback(0)
         if tokens:
             self._restore(way, other)
@@ -280,27 +226,14 @@ class KVCache:
         return [layer.rows(start, stop) for layer in self._counted]
 
     def append_rows(self, rows: Sequence[Sequence[mx.array]]) -> None:
-        """Appends what `rows` returned; `resume` must follow.
-
-        Raises:
-            ContextOverflowError: if they do not fit.
-            ValueError: if they are those of another model.
-        """
+        """Appends what `rows` of a cache of the same kinds returned; `resume` must follow."""
         for layer, own in zip(self._counted, rows, strict=True):
             layer.append_rows(own)
         mx.eval([layer.state for layer in self._counted])
 
     def resume(self, length: int, checkpoints: Sequence[Checkpoint]) -> None:
-        """Completes what `append_rows` began.
-
-        Args:
-            length: how many tokens the cache holds now.
-            checkpoints: whole ones, the shortest first; the last must be at `length` if the cache
-                needs checkpoints.
-
-        Raises:
-            ValueError: if they are those of another model.
-        """
+        """Completes what `append_rows` began, with whole checkpoints, the shortest first; if the
+        cache needs any, the last is at `length`."""
         if self.needs_checkpoints:
             last = checkpoints[-1]
             for window, content in zip(self._windows, last.windows or (), strict=True):
@@ -312,7 +245,7 @@ class KVCache:
         self.evaluate()
 
     def submit(self) -> None:
-        """Starts to compute everything appended so far, without waiting for it."""
+        """Starts to compute everything appended so far."""
         states = list(arrays_of([vars(part) for part in self._states]))
         mx.async_eval([layer.state for layer in self._counted], states)  # type: ignore[no-untyped-call]
 
@@ -344,14 +277,14 @@ class KVCache:
             return self.checkpoint()
         if not self._states and _reach(self._counted, to):
             return Checkpoint(to, (), None)
-        kept = self.checkpoints if self._mark is None else [*self.checkpoints, self._mark]
-        usable = (
+        usable = [
             one
-            for one in kept
-            if one.length <= to
+            for one in (self._empty, *self.checkpoints, self._mark)
+            if one is not None
+            and one.length <= to
             and _reach(self._counted if one.windows is None else self._full, one.length)
-        )
-        return max(usable, key=lambda one: one.length, default=self._empty)
+        ]
+        return max(usable, key=lambda one: one.length)
 
     def _restore(self, checkpoint: Checkpoint, source: "KVCache") -> None:
         """Holds what `source`, which may be this cache, held at a checkpoint.
@@ -359,17 +292,16 @@ class KVCache:
         Windows that have moved on get their content from the checkpoint.
         """
         length = checkpoint.length
+        contents = iter(checkpoint.windows or ())
         for own, held in zip(self._counted, source._counted, strict=True):
+            content = next(contents, ()) if isinstance(own, WindowLayerCache) else ()
             if held.floor > length > 0:
-                continue
-            if held is own:
+                assert isinstance(own, WindowLayerCache)
+                own.restore(content, length)
+            elif held is own:
                 own.rollback(length)
             else:
                 own.copy(held, length)
-        windows = zip(self._windows, source._windows, checkpoint.windows or (), strict=False)
-        for window, held, content in windows:
-            if held.floor > length > 0:
-                window.restore(content, length)
         self._restore_states(checkpoint)
 
     def _restore_states(self, checkpoint: Checkpoint) -> None:

@@ -14,12 +14,16 @@ from mlx_lm.models.cache import create_attention_mask
 from akunu_py.errors import ContextOverflowError
 
 
+def check_room(tokens: int, capacity: int) -> None:
+    """Raises a `ContextOverflowError` if there is no room for this many tokens."""
+    if tokens > capacity:
+        raise ContextOverflowError(f"{tokens} tokens do not fit into a cache made for {capacity}.")
+
+
 @dataclass(eq=False, slots=True)
 class Buffers:
-    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; None before the first.
-
-    Several sequences may have a seat each in the same buffers; see `LayerCache.join`.
-    """
+    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; several sequences may have a seat
+    each in them."""
 
     keys: mx.array | None = None
     values: mx.array | None = None
@@ -108,10 +112,8 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers of its own, if these are too small.
-
-        If there is no memory for them, nothing changes.
-        """
+        """Moves its content to larger buffers of its own, if these are too small and there is
+        memory."""
         keys = self.keys
         if keys is not None and capacity > keys.shape[2]:
             larger = LayerCache(capacity)
@@ -121,11 +123,8 @@ class LayerCache:
 
     @staticmethod
     def join(layers: "Sequence[LayerCache]") -> None:
-        """Moves the content of several sequences, none of them empty, into shared buffers.
-
-        One operation then appends to all of them, and one attends to them. Each can also be used
-        as before.
-        """
+        """Moves the content of several sequences, none of them empty, into shared buffers, which
+        one operation can append to, and one can attend to. Each can also be used as before."""
         first = layers[0]
         assert first.keys is not None
         assert first.values is not None
@@ -154,13 +153,10 @@ class LayerCache:
 
     def copy(self, other: "LayerCache", tokens: int) -> None:
         """Copies the first `tokens` of another layer; they must fit."""
-        if other.keys is None or other.values is None:
-            return
-        own_keys, own_values = self._buffers(other.keys, other.values)
-        own_keys[self._seat, :, :tokens] = other.keys[..., :tokens, :]
-        own_values[self._seat, :, :tokens] = other.values[..., :tokens, :]
-        mx.eval(own_keys, own_values)
-        self.offset = tokens
+        if rows := other.rows(0, tokens):
+            self.offset = 0
+            self.append(*rows)
+            mx.eval(self.state)
 
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None
@@ -172,22 +168,15 @@ class LayerCache:
 
     @property
     def kind(self) -> str:
-        """Its type and sizes, in a word."""
         return type(self).__name__
 
     def rows(self, start: int, stop: int) -> tuple[mx.array, ...]:
-        """Its buffers' rows of the tokens from `start` to `stop`, along axis 2.
-
-        () if the model does not use the layer. A window has a `snapshot` instead.
-        """
+        """Its buffers' rows of the tokens from `start` to `stop`; none if the model does not use
+        the layer. A window has a `snapshot` instead."""
         return tuple(array[..., start:stop, :] for array in self.state)
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:
-        """Appends what `rows` of a layer of the same kind returned.
-
-        Raises:
-            ContextOverflowError: if they do not fit.
-        """
+        """Appends what `rows` of a layer of the same kind returned."""
         if rows:
             keys, values = rows
             self.update_and_fetch(keys, values)
@@ -200,10 +189,7 @@ class LayerCache:
     def end_of(self, keys: mx.array) -> int:
         """How many tokens there are once `keys` are appended."""
         end = self.offset + keys.shape[2]
-        if end > self.capacity:
-            raise ContextOverflowError(
-                f"{end} tokens do not fit into a cache made for {self.capacity}."
-            )
+        check_room(end, self.capacity)
         return end
 
     def _buffers(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:

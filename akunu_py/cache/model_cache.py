@@ -4,7 +4,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
-import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import CacheList, ChunkedKVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
@@ -28,22 +27,6 @@ class Rollback(StrEnum):
     NONE = "not possible, so nothing is drafted"
 
 
-def tried_rollback(cache: KVCache, forward: Callable[[mx.array], object]) -> Rollback:
-    """What a rollback costs.
-
-    Args:
-        cache: an empty one with room for 4 tokens.
-        forward: appends tokens to it.
-    """
-    if not cache.can_roll_back:
-        return Rollback.NONE
-    if not cache.has_states:
-        return Rollback.COUNTER
-    cache.mark()
-    forward(mx.array([1, 2, 3]))
-    return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
-
-
 def make_kv_cache(
     model: nn.Module,
     capacity: int,
@@ -54,14 +37,8 @@ def make_kv_cache(
     """The cache for an mlx-lm model: mlx-lm's own caches, replaced by ours where possible.
 
     Sliding windows and recurrent states do not grow, so they are neither quantized nor bounded.
-
-    Args:
-        model: a network of mlx-lm.
-        capacity: the tokens to make room for.
-        quantization: how layers with full attention are quantized.
-        max_size: how many tokens they keep, the first `KEPT_TOKENS` included; not together with a
-            quantization.
-        make: makes the cache of its layers.
+    Layers with full attention can be quantized, or keep `max_size` tokens, the first `KEPT_TOKENS`
+    included.
     """
 
     def make_layers(capacity: int) -> list[Any]:

@@ -31,21 +31,12 @@ _HEADROOM: Final = 8
 so a long answer copies each token some eight times in all, and an eighth of the memory is unused
 at most."""
 
-MakeCache = Callable[[int], "KVCache"]
-"""Makes an empty cache for a number of tokens."""
-
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """What a slot holds.
+    """What a slot holds: of a busy one, how many tokens of the prompt when that was last looked at.
 
-    Attributes:
-        id: its number, which `Options.slot` asks for.
-        tokens: how many tokens it holds.
-        capacity: how many tokens it has room for.
-        last_used: when it last served a request, in seconds since 1970; 0 if it has not yet.
-        busy: whether it serves a request now; `tokens` is then how many it had of the prompt when
-            that was last looked at.
+    `last_used` is in seconds since 1970; 0 if it has not served a request yet.
     """
 
     id: int
@@ -57,12 +48,8 @@ class SlotStatus:
 
 
 class PrefixSlot:
-    """A cache that knows its tokens, so that a shared prefix is computed once.
-
-    Attributes:
-        tokens: those that it holds; of a busy slot, those that others may copy.
-        unsaved: whether it may hold some that are not on disk.
-    """
+    """A cache that knows its tokens, so that a shared prefix is computed once; `tokens` of a busy
+    slot are those that others may copy."""
 
     def __init__(self, cache: "KVCache", slot_id: int = 0) -> None:
         self.id = slot_id
@@ -73,17 +60,9 @@ class PrefixSlot:
         self.unsaved = False
 
     @property
-    def held(self) -> int:
-        """How many tokens it holds."""
-        return len(self.tokens)
-
-    @property
     def status(self) -> SlotStatus:
-        """What it holds."""
-        cache = self.cache
-        return SlotStatus(
-            self.id, self.held, cache.capacity, cache.nbytes, self.last_used, self.busy
-        )
+        tokens, cache = len(self.tokens), self.cache
+        return SlotStatus(self.id, tokens, cache.capacity, cache.nbytes, self.last_used, self.busy)
 
     def usable(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again.
@@ -93,25 +72,7 @@ class PrefixSlot:
         shared = min(common_prefix_length(self.tokens, prompt), len(prompt) - 1)
         return self.cache.reach(shared)
 
-    def reuse(self, prompt: Sequence[int]) -> int:
-        """Prepares the cache for a prompt; returns how many of its tokens are in it already."""
-        shared = self.usable(prompt)
-        self._cut(prompt, shared)
-        return shared
-
-    def copy(self, other: "PrefixSlot", tokens: int) -> None:
-        """Becomes the first `tokens` of another slot; see `usable`."""
-        if other.cache.can_roll_back:
-            self.cache.copy(other.cache, tokens)
-            self.tokens = other.tokens[:tokens]
-
-    def settle(self, tokens: Sequence[int]) -> None:
-        """Records what the cache holds after a request: `tokens` as far as they were computed."""
-        self._cut(tokens, self.cache.reach(min(self.cache.length, len(tokens))))
-        self.cache.keep()
-        self.unsaved = True
-
-    def _cut(self, tokens: Sequence[int], length: int) -> None:
+    def cut(self, tokens: Sequence[int], length: int) -> None:
         """Drops all but the first tokens, which are the first of `tokens`."""
         self.tokens = list(tokens[:length])
         self.cache.rollback(length)
@@ -121,13 +82,12 @@ class PrefixPool:
     """The slots of an engine.
 
     Args:
-        make_cache: makes the cache of a slot.
-        bytes_of: tells the most bytes that a cache for so many tokens takes.
+        make_cache: makes an empty cache for a number of tokens.
+        bytes_of: tells the most bytes that a cache for a number of tokens takes.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots may take together; busy slots whose requests did not wait may
             exceed it.
         store: the prompts on disk, if any are kept there.
-        clock: returns the time in seconds since 1970.
 
     Attributes:
         statuses: what every slot holds; any thread may read it.
@@ -135,7 +95,7 @@ class PrefixPool:
 
     def __init__(
         self,
-        make_cache: MakeCache,
+        make_cache: Callable[[int], "KVCache"],
         bytes_of: Callable[[int], float],
         *,
         limit: int,
@@ -155,12 +115,9 @@ class PrefixPool:
     def take(
         self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
     ) -> tuple[PrefixSlot, int]:
-        """The slot for a prompt, and how many tokens of the prompt it already holds.
+        """The slot for a prompt, with room for `tokens`, and how many of the prompt it holds.
 
-        Args:
-            prompt: at least 1 token.
-            tokens: how many tokens it must have room for, at most `limit`.
-            slot_id: the slot that is wanted; None, or one that is busy, takes the best one.
+        A `slot_id` of None, or one that is busy, takes the best slot.
         """
         capacity = self._capacity(tokens)
         self._load(prompt, capacity)
@@ -169,34 +126,30 @@ class PrefixPool:
             latest_first, key=lambda slot: (slot.usable(prompt), not slot.busy), default=None
         )
         shared = 0 if best is None else best.usable(prompt)
-        if slot_id is not None and slot_id in self._slots and self._slots[slot_id].busy:
-            slot_id = None
-        if slot_id is not None and slot_id in self._slots:
-            slot = self._slots[slot_id]
-        elif slot_id is None and best is not None and not best.busy and best.held < 2 * shared:
+        slot = None if slot_id is None else self._slots.get(slot_id)
+        if slot is not None and slot.busy:
+            slot = slot_id = None
+        if slot_id is None and best and not best.busy and len(best.tokens) < 2 * shared:
             slot = best
-        else:
+        if slot is None:
             slot = self._make(capacity, slot_id, spared=best if shared else None)
         self._slots[slot.id] = self._slots.pop(slot.id)
         if capacity > slot.cache.capacity:
             self.grow(slot, tokens)
         # Making room may have dropped the best slot, or the checkpoint that it would begin at.
-        if best is not None and best.id in self._slots and best is not slot:
+        cached = slot.usable(prompt)
+        if best is not None and best.id in self._slots and best.cache.can_roll_back:
             shared = best.usable(prompt)
-            if shared > slot.usable(prompt):
-                slot.copy(best, shared)
-        cached = slot.reuse(prompt)
+            if shared > cached:
+                slot.cache.copy(best.cache, shared)
+                cached = shared
+        slot.cut(prompt, cached)
         slot.busy = True
         self._update_statuses()
         return slot, cached
 
     def has_room(self, tokens: int, slot: PrefixSlot | None = None) -> bool:
-        """Whether a slot can have room for so many tokens without exceeding the memory.
-
-        Args:
-            tokens: how many.
-            slot: the slot that is to grow; None for a new one.
-        """
+        """Whether a slot, or a new one, can have room for this many tokens within the memory."""
         if slot is not None and tokens <= slot.cache.capacity:
             return True
         busy = [one for one in self._slots.values() if one.busy and one is not slot]
@@ -208,13 +161,13 @@ class PrefixPool:
         return max((slot.usable(prompt) for slot in self._slots.values()), default=0)
 
     def seats(self, tokens: int) -> float:
-        """How many slots of so many tokens fit into the memory."""
+        """How many slots of this many tokens fit into the memory."""
         size = self._bytes_of(min(tokens, self.limit))
         return self.memory / size if size else math.inf
 
     def share(self, slot: PrefixSlot, prompt: Sequence[int]) -> None:
         """Lets others copy what a busy slot has computed of its prompt."""
-        slot.tokens.extend(prompt[slot.held : slot.cache.length])
+        slot.tokens.extend(prompt[len(slot.tokens) : slot.cache.length])
         self._update_statuses()
 
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
@@ -230,15 +183,13 @@ class PrefixPool:
             self._free(0, spared=slot)
 
     def settle(self, slot: PrefixSlot, tokens: Sequence[int]) -> None:
-        """Records what a slot holds after a request: `tokens` as far as they were computed.
-
-        Of a slot that was dropped it looks at nothing: its layers may disagree.
-        """
-        if self._slots.get(slot.id) is not slot:
+        """Records what a slot holds after a request: `tokens` as far as they were computed."""
+        if self._slots.get(slot.id) is not slot:  # it was dropped: its layers may disagree
             return
-        slot.settle(tokens)
-        slot.busy = False
-        if slot.held:
+        slot.cut(tokens, slot.cache.reach(min(slot.cache.length, len(tokens))))
+        slot.cache.keep()
+        slot.unsaved, slot.busy = True, False
+        if slot.tokens:
             slot.last_used = self._clock()
             is_alone = not any(one.busy for one in self._slots.values())
             self._free(0, spared=slot if is_alone else None)
@@ -247,11 +198,8 @@ class PrefixPool:
         self._update_statuses()
 
     def save(self, *, closing: bool = False) -> bool:
-        """Writes a file of what slots hold and the disk does not; False if there is no more.
-
-        Args:
-            closing: writes everything.
-        """
+        """Writes a file of what slots hold and the disk does not, or everything if `closing`;
+        False if there is no more."""
         store, slots = self._store, [slot for slot in self._slots.values() if not slot.busy]
         if store is None:
             return False
@@ -265,7 +213,6 @@ class PrefixPool:
         return False
 
     def drop(self, slot: PrefixSlot) -> None:
-        """Removes a slot and its content."""
         self._slots.pop(slot.id, None)
         self._update_statuses()
 
@@ -325,12 +272,8 @@ class PrefixPool:
         return sum(map(self._claim, self._slots.values()))
 
     def _drop_checkpoints(self, nbytes: float) -> None:
-        """Drops checkpoints until this many bytes are free, or there is none left to drop.
-
-        First those whose neighbours are closest: a prompt that needed one is computed from the one
-        before it. The last two of each slot stay, because the next turn of a conversation begins
-        there.
-        """
+        """Drops checkpoints until this many bytes are free, those whose neighbours are closest
+        first. The last two of each slot stay: the next turn of a conversation begins there."""
         kept = [slot.cache.checkpoints for slot in self._slots.values()]
         while nbytes > 0:
             gaps = [

@@ -48,8 +48,6 @@ class PromptHead:
     Attributes:
         key: what the prompt was computed with.
         parent: names the file with the tokens before `start`; empty if there are none.
-        start: how many tokens of the text are before those of the file.
-        tokens: those of the file.
         floor: the shortest text that it may be used for.
         checkpoints: the lengths at which it has checkpoints, the shortest first.
     """
@@ -63,7 +61,6 @@ class PromptHead:
 
     @property
     def stop(self) -> int:
-        """How long the text is with this file."""
         return self.start + len(self.tokens)
 
 
@@ -93,11 +90,7 @@ class PromptContent:
         self.nbytes = described + sum(one.nbytes for one in self._arrays.values())
 
     def write(self, path: Path) -> None:
-        """Replaces a file in one step.
-
-        Raises:
-            OSError: if it cannot be written; the old file stays.
-        """
+        """Replaces a file in one step; the old one stays if it cannot be written."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have deleted it
         with replacement(path) as file:
             mx.save_safetensors(file, self._arrays, self._metadata)
@@ -107,12 +100,7 @@ class PromptContent:
 
 
 def read_head(path: Path) -> PromptHead:
-    """Reads a file's description; does not check the checksum.
-
-    Raises:
-        DamagedFileError: if it is not what was written.
-        OSError: if it cannot be read.
-    """
+    """Reads a file's description; does not check the checksum."""
     with path.open("rb") as file:
         header = _header(file)[_LENGTH_BYTES:]
     try:
@@ -122,12 +110,7 @@ def read_head(path: Path) -> PromptHead:
 
 
 def read_prompt(path: Path) -> tuple[PromptHead, Rows, list[Checkpoint]]:
-    """Reads a file; its arrays are read when they are evaluated.
-
-    Raises:
-        DamagedFileError: if it is not what was written.
-        OSError: if it cannot be read.
-    """
+    """Reads a file; its arrays are read when they are evaluated."""
     with path.open("rb") as file:
         place, checksum = _checksum(file)
         file.seek(place)

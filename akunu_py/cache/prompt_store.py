@@ -52,19 +52,15 @@ _MAX_FILES: Final = 4096
 
 logger = logging.getLogger(__name__)
 
-Found = tuple[list[Path], int]
-"""The files of a text, the beginning first, and how many of its tokens are usable."""
-
 
 class PromptStore:
-    """The files of a model in a folder, which other models may share; or a single file.
+    """The files of a model in a folder, which other models may share; or a `single` file.
 
     Args:
         place: the folder, which is made if there is none; or the file.
         fingerprint: of the model with its weights.
         cache: an empty cache of the model; files fit only the same kinds of layers.
         limit: bytes that all files of the folder may take.
-        single: whether `place` is a file, which holds one whole text.
 
     Raises:
         InvalidRequestError: if the place cannot be used, or the cache cannot be kept.
@@ -99,17 +95,16 @@ class PromptStore:
             reason = "it is a file, not a folder" if is_file else error.strerror or error
             raise InvalidRequestError(f"Prompts cannot be kept in {place}: {reason}.") from error
 
-    def find(self, prompt: Sequence[int], shared: int) -> Found | None:
-        """The longest usable beginning of a prompt; None if it is not worth reading.
+    def find(self, prompt: Sequence[int], shared: int) -> tuple[list[Path], int] | None:
+        """The files with the longest usable beginning of a prompt, and how many tokens that has.
 
-        Args:
-            prompt: its last token is always computed.
-            shared: how many of its tokens a cache in memory holds.
+        None if it is not worth reading: `shared` tokens are held in memory, and the last one is
+        always computed.
         """
         found, length = None, 0
-        missing = len(prompt) - 1 - shared
-        matches = self._matches(prompt) if missing >= _LEAST else {}
-        for path, matched in matches.items():
+        if len(prompt) - 1 - shared < _LEAST:
+            return None
+        for path, matched in self._matches(prompt).items():
             usable, head = min(matched, len(prompt) - 1), self._heads[path]
             if self._by_checkpoint:
                 usable = max((at for at in head.checkpoints if at <= usable), default=0)
@@ -119,12 +114,10 @@ class PromptStore:
         worth_it = length - shared >= max(_LEAST, length // _READ_PER_TOKEN)
         return (self._chain(found), length) if found is not None and worth_it else None
 
-    def load(self, found: Found, cache: KVCache) -> bool:
+    def load(self, found: tuple[list[Path], int], cache: KVCache) -> bool:
         """Fills an empty cache with what `find` found.
 
-        Returns:
-            False if a file has gone, is damaged or has changed: drop the cache, and ask `find`
-            again.
+        False if a file has gone, is damaged or has changed: drop the cache, and ask `find` again.
         """
         chain, length = found
         stops = [*(self._heads[path].start for path in chain[1:]), length]
@@ -150,16 +143,8 @@ class PromptStore:
         return True
 
     def save(self, tokens: Sequence[int], cache: KVCache, *, closing: bool = False) -> bool:
-        """Writes the next file of a text, if it is worth one.
-
-        Args:
-            tokens: what the cache holds.
-            cache: is not changed.
-            closing: whether to replace a single file even by a text that is little longer.
-
-        Returns:
-            Whether there is more to write.
-        """
+        """Writes the next file of the text that a cache holds, if it is worth one; returns whether
+        there is more. `closing` replaces a single file even by a text that is little longer."""
         try:
             return self._save(tokens, cache, closing)
         except Exception as error:  # whatever it is, requests can still be served
@@ -188,13 +173,6 @@ class PromptStore:
             del self._heads[gone[0]]
             return True
         if not self.single and not self._make_room(chain, content.nbytes):
-            if not self._full_is_said:
-                logger.warning(
-                    "%s bytes (--prompt-cache-bytes) are too few to keep a whole prompt in %s",
-                    f"{self._limit:,}",
-                    self._place,
-                )
-            self._full_is_said = True
             return False
         content.write(path)
         touch([*chain, path])
@@ -244,15 +222,14 @@ class PromptStore:
 
     def _branch(self, tokens: Sequence[int]) -> tuple[list[Path], int]:
         """The files with the beginning of a text, and how many of its tokens they hold."""
-        worth = {
-            path: matched
-            for path, matched in self._matches(tokens).items()
-            for head in [self._heads[path]]
-            if (matched == head.stop or matched - head.start >= _LEAST)  # else not worth reading
-            and head.floor <= len(tokens)
-        }
-        last = max(worth, key=lambda path: worth[path], default=None)
-        return ([], 0) if last is None else (self._chain(last), worth[last])
+        chain: list[Path] = []
+        length = 0
+        for path, matched in self._matches(tokens).items():
+            head = self._heads[path]
+            is_worth_reading = matched == head.stop or matched - head.start >= _LEAST
+            if is_worth_reading and matched > length and head.floor <= len(tokens):
+                chain, length = self._chain(path), matched
+        return chain, length
 
     def _chain(self, path: Path) -> list[Path]:
         chain = [path]
@@ -276,6 +253,13 @@ class PromptStore:
     def _make_room(self, chain: Sequence[Path], nbytes: int) -> bool:
         """Deletes other files for a new one; False if it does not fit beside its chain."""
         if nbytes + sum(path.stat().st_size for path in chain) > self._limit:
+            if not self._full_is_said:
+                logger.warning(
+                    "%s bytes (--prompt-cache-bytes) are too few to keep a whole prompt in %s",
+                    f"{self._limit:,}",
+                    self._place,
+                )
+            self._full_is_said = True
             return False
         touch(chain)
         self._trim(self._limit - nbytes)

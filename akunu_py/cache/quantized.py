@@ -22,14 +22,13 @@ class QuantizedLayerCache(LayerCache):
 
     In the form `packed`, it returns triples of packed numbers, scales and biases, as mlx-lm's
     cache. In the others, it dequantizes them for each forward, with the same results to the bit.
-    The six packed buffers have shape `[batch, kv_heads, capacity, ...]` and are written in place.
     """
 
     def __init__(self, capacity: int, quantization: KVQuantization) -> None:
         super().__init__(capacity)
         self.quantization = quantization
         self.group_size = quantization.group_size
-        self._packed: list[mx.array] = []  # three of the keys and three of the values
+        self._packed: list[mx.array] = []  # 3 of the keys, 3 of the values; see `_write`
 
     @property
     def bits(self) -> int:
@@ -43,18 +42,11 @@ class QuantizedLayerCache(LayerCache):
         return self.quantization.start if self._packed else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Appends tokens; returns all keys and values so far, in the form the class describes.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
-            InvalidRequestError: if the keys or the values of a head do not divide into groups.
-        """
-        start, end = self.offset, self.end_of(keys)
-        if start < self.quantization.start:
+        """Appends tokens; returns all keys and values so far, in the form the class describes; an
+        InvalidRequestError if those of a head do not divide into groups."""
+        if self.offset < self.quantization.start:
             return super().update_and_fetch(keys, values)
-        self._quantize_held()
-        self._write(self._quantize(keys, values), start)
-        self.offset = end
+        self.append_rows(self._quantize(keys, values))
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[Any, Any]:
@@ -75,33 +67,30 @@ class QuantizedLayerCache(LayerCache):
         self.offset += tokens * (self.keys is not None or bool(self._packed))
 
     def grow(self, capacity: int) -> None:
-        """Moves what is quantized to larger buffers; other buffers grow when they are written."""
-        if self._packed:
+        if self._packed:  # other buffers grow when they are written
             larger = QuantizedLayerCache(capacity, self.quantization)
             larger.copy(self, self.offset)
             self._packed, self.nbytes = larger._packed, larger.nbytes
         self.capacity = capacity
 
     def copy(self, other: LayerCache, tokens: int) -> None:
-        assert isinstance(other, QuantizedLayerCache)
-        if not other._packed:
-            super().copy(other, tokens)
-            return
         self.keys = self.values = None  # what it held before
-        self._write([part[..., :tokens, :] for part in other._packed], 0)
-        mx.eval(self._packed)
-        self.offset = tokens
+        self.offset = 0
+        self.append_rows(other.rows(0, tokens))
+        mx.eval(self.state)
 
     @property
     def kind(self) -> str:
         return f"{super().kind}({self.quantization})"
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:
-        if len(rows) == 2:  # keys and values of before the start, which are not packed
+        if len(rows) <= 2:  # keys and values of before the start, which are not packed
             super().append_rows(rows)
             return
         end = self.end_of(rows[0])
-        self._quantize_held()
+        if (held := super().state) and self.offset:
+            self._write(self._quantize(*(part[..., : self.offset, :] for part in held)), 0)
+        self.keys = self.values = None
         self._write(rows, self.offset)
         self.offset = end
 
@@ -120,14 +109,6 @@ class QuantizedLayerCache(LayerCache):
         assert self.keys is not None
         assert self.values is not None
         return self.keys, self.values
-
-    def _quantize_held(self) -> None:
-        if self.keys is None or self.values is None:
-            return
-        held = (self.keys[..., : self.offset, :], self.values[..., : self.offset, :])
-        self.keys = self.values = None
-        if self.offset:
-            self._write(self._quantize(*held), 0)
 
     def _quantize(self, keys: mx.array, values: mx.array) -> list[mx.array]:
         size, bits = self.group_size, self.quantization.bits

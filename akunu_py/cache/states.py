@@ -38,7 +38,6 @@ class Checkpoint:
     """What it takes to return a cache to an earlier length.
 
     Attributes:
-        length: how many tokens it held.
         states: the attributes of each cache that is not a `LayerCache`.
         windows: what each sliding window held; None if they were not copied, so that the
             checkpoint works only while they still hold it.
@@ -111,12 +110,10 @@ class Recording:
     recurrences: list[_Recurrence] = field(default_factory=list)
 
     def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
-        """The entries that caches have after a part of the recorded forward.
+        """The entries that caches have after the first `tokens` `of` those of the recorded forward.
 
         Args:
             caches: mlx-lm's caches of the recurrent layers, as the forward left them.
-            tokens: how many of the forward's tokens.
-            of: how many it had.
 
         Returns:
             A list for each cache; None if not everything was recorded.

@@ -26,7 +26,6 @@ class WindowLayerCache(LayerCache):
     at least 64 tokens before it; an earlier length needs a `snapshot`.
 
     Args:
-        capacity: tokens that the context may have.
         window: how many tokens a position attends to, itself and the first `keep` included.
         keep: how many first tokens every position attends to (attention sinks, see
             https://arxiv.org/abs/2309.17453).
@@ -46,11 +45,7 @@ class WindowLayerCache(LayerCache):
         return self._dropped + self.keep + self.lookback if self._dropped else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends tokens; returns the keys and values that any of them attends to.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
-        """
+        """Appends tokens; returns the keys and values that any of them attends to."""
         end = self.end_of(keys)
         if self.keys is None or self._is_full(keys.shape[2]):
             self._make_room(keys, values)
@@ -64,7 +59,6 @@ class WindowLayerCache(LayerCache):
         return self.keys_and_values()
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """What `update_and_fetch` returned last, for layers that share it."""
         assert self.keys is not None
         assert self.values is not None
         return self.keys[..., self._visible, :], self.values[..., self._visible, :]

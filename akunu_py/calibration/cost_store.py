@@ -1,6 +1,9 @@
-"""CostStore: measured cost curves on disk, one file per machine, model and library version.
+"""Known costs: CostStore keeps what was measured on this machine; published curves say what to
+expect until then.
 
-A damaged, foreign or implausible file is ignored, and a folder that cannot be written to as well.
+The store has one file per machine, model and library version. A damaged, foreign or implausible
+file is ignored, and a folder that cannot be written to as well. Published curves are relative:
+their unit of time is a forward over one token, which planning needs no better.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ import hashlib
 import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from time import time
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.package import cache_folder, write_atomically
-from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
+from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 
 _FORMAT: Final = "akunu-py cost curve"
 _VERSION: Final = 2
@@ -26,14 +30,16 @@ _VALID_S: Final = 30 * 86_400.0
 _BUSY: Final = 0.75
 """With more processes per core, a curve is doubted."""
 
+_GENERIC: Final = {"cpu": "cpu-25m"}
+_OTHERWISE: Final = "m4-pro-8b"
+"""For unknown chips: a curve with which drafts pay sometimes."""
+
 
 @dataclass(frozen=True)
 class CostKey:
     """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
     Attributes:
-        threads: of the BLAS.
-        mlx: MLX's version.
         akunu: the version of this engine, which may run a model faster than an earlier one.
         fingerprint: a hash of the model's configuration.
         kv_cache: how its keys and values are quantized or bounded.
@@ -57,12 +63,6 @@ class CostKey:
         return f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.json"
 
 
-def fingerprint(config: object) -> str:
-    """A hash of a model's configuration."""
-    words = json.dumps(config, sort_keys=True, default=str)
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
-
-
 class CostStore:
     """The curves measured so far, in a folder; None takes the user's cache folder."""
 
@@ -70,7 +70,6 @@ class CostStore:
         self._folder = folder or cache_folder() / "costs"
 
     def path(self, key: CostKey) -> Path:
-        """The file of a key's curve."""
         return self._folder / key.file_name
 
     def load(self, key: CostKey) -> CostCurve | None:
@@ -120,10 +119,39 @@ def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
         if path.stat().st_size > _MAX_FILE_BYTES:
             return None
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            return None
-        if content.get("version") != _VERSION:
+        if (content["format"], content["version"]) != (_FORMAT, _VERSION):
             return None
         return CostKey(**content["key"]), CostCurve.from_json(content["curve"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def read_published() -> list[dict[str, Any]]:
+    """The published curves, as the file describes them."""
+    text = files("akunu_py.calibration").joinpath("published_costs.json").read_text("utf-8")
+    curves: list[dict[str, Any]] = json.loads(text)["curves"]
+    return curves
+
+
+def relative_curve(data: dict[str, Any]) -> CostCurve:
+    """The curve of one such description."""
+    relative = {int(tokens): float(cost) for tokens, cost in data["relative"].items()}
+    rounds = tuple((tokens, cost / relative[1]) for tokens, cost in sorted(relative.items()))
+    return CostCurve((CostLevel(0, 1.0, rounds),))
+
+
+def expected_curve(device: str, chip: str) -> CostCurve:
+    """The published costs of a chip, of its generation, or else of a usual chip; doubtful."""
+    wanted = _GENERIC.get(device, _OTHERWISE)
+    best = max(
+        read_published(), key=lambda data: (_kinship(chip, data["chip"]), data["name"] == wanted)
+    )
+    return replace(relative_curve(best), doubt=DOUBTFUL)
+
+
+def _kinship(chip: str, other: str) -> int:
+    """2 for the same chip (`Apple M4 Pro`), 1 for its generation (`Apple M4`), else 0."""
+    own, words = chip.split(), other.split(",", maxsplit=1)[0].split()
+    if len(own) < 2 or own[:2] != words[:2]:
+        return 0
+    return 2 if own == words else 1

@@ -4,7 +4,7 @@ All sizes are timed in turn, so that a busy moment cannot affect only one of the
 time of each counts: the time without other load.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from time import perf_counter
@@ -14,6 +14,7 @@ from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import Draft
+from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
@@ -40,42 +41,17 @@ padded to it."""
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts with a larger cache are not measured: there may be no memory for it."""
 
-_FEW: Final = 5
-"""The size that stands for all drafts where BLAS threads are chosen."""
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 """One more than the numbers of rows at which MLX's kernels change."""
 _SPLIT_PASSES: Final = 3
 
 
-class NoCurveError(Exception):
-    """The model's cache cannot be rolled back, so its costs cannot be measured."""
-
-
-def faster_in_parts(
-    seconds: Callable[[int, bool], float], sizes: Iterable[int], until: float
-) -> int:
-    """The most tokens of a forward whose attention is clearly faster in parts; 0 if none is.
-
-    Stops at the first size at which parts are slower.
-
-    Args:
-        seconds: computes a forward of some size, in parts or not, and returns how long it took.
-        sizes: those to try, ascending.
-        until: when to stop, on `perf_counter`'s clock.
-    """
-    most = 0
-    for size in sizes:
-        turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
-        whole, parts = map(min, zip(*turns, strict=True))
-        if parts < CLEARLY_FASTER * whole:
-            most = size
-        if parts > whole or perf_counter() > until:
-            break
-    return most
-
-
 class ForwardTimes:
-    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them."""
+    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them.
+
+    Raises:
+        InvalidRequestError: if the model's cache cannot be rolled back.
+    """
 
     def __init__(self, model: TargetModel, context: int) -> None:
         self.context = context
@@ -85,7 +61,10 @@ class ForwardTimes:
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
         cache = model.make_cache(context + max(SIZES) + _STEPS_PER_TURN + 4)
         if not cache.can_roll_back:
-            raise NoCurveError(f"The cache of {model.name} cannot be rolled back.")
+            raise InvalidRequestError(
+                f"The cache of {model.name} cannot be rolled back, so there are no rounds to "
+                "measure."
+            )
         self._cache = cache
         self._target = ModelTarget(model, cache, Sampler(Sampling()), max(SIZES) - 1)
         for size in (1, 2):  # a warm-up: some work is done only once per process
@@ -95,10 +74,6 @@ class ForwardTimes:
         cache.skip(context)
         cache.keep()  # what `_steps` returns to
 
-    def step_and_round(self) -> float:
-        """Seconds of a step and of a round of a few tokens."""
-        return self.round(1) + self.round(_FEW)
-
     def allows(self, context: int) -> bool:
         """Whether another, longer context fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
@@ -106,7 +81,8 @@ class ForwardTimes:
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def choose_split(self, until: float) -> None:
-        """Decides which forwards at this context compute their attentions in parts."""
+        """Decides which forwards at this context compute their attentions in parts, up to the first
+        size at which that is slower, or until `perf_counter` has passed `until`."""
         split = self._model.row_split
         if split is None:
             return
@@ -115,13 +91,19 @@ class ForwardTimes:
             split.most_rows[self.context] = size * in_parts
             return self.round(size)
 
-        def is_split(size: int) -> bool:
+        most = 0
+        for size in _SPLIT_SIZES:
             before = split.count
             seconds(size, in_parts=True)  # a warm-up, too
-            return split.count > before
-
-        sizes = (size for size in _SPLIT_SIZES if is_split(size))
-        split.most_rows[self.context] = faster_in_parts(seconds, sizes, until)
+            if split.count == before:  # one kernel serves all of these rows
+                continue
+            turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
+            whole, parts = map(min, zip(*turns, strict=True))
+            if parts < CLEARLY_FASTER * whole:
+                most = size
+            if parts > whole or perf_counter() > until:
+                break
+        split.most_rows[self.context] = most
 
     def measure(
         self,
@@ -131,14 +113,8 @@ class ForwardTimes:
         *,
         between: bool = False,
     ) -> CostLevel:
-        """Times as many sizes as often as time allows, and always size 1.
-
-        Args:
-            sizes: tokens per round, the most important first.
-            until: when to stop, on `perf_counter`'s clock.
-            tick: called often.
-            between: whether to search for steps between the sizes.
-        """
+        """Times as many sizes, the most important first, as often as time allows, and always size
+        1; with `between`, searches for jumps of the cost between the sizes. Calls `tick` often."""
         rounds: dict[int, list[float]] = {}
         for size in sizes:
             self.round(size)  # a warm-up

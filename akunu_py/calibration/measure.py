@@ -4,18 +4,19 @@ The time for measuring is fixed: a slow model gets fewer points. No request wait
 curve is measured, `find_cost_curve` returns what is expected of the chip.
 """
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from importlib.metadata import version
 from time import perf_counter, time
 from typing import Final
 
 import mlx.core as mx
 
-from akunu_py.calibration.cost_store import CostKey, CostStore, fingerprint, judged
+from akunu_py.calibration.cost_store import CostKey, CostStore, expected_curve, judged
 from akunu_py.calibration.forward_times import MOST_STEPS, SIZES, ForwardTimes
-from akunu_py.calibration.published import expected_curve
 from akunu_py.errors import BackendError
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.blas import Blas, load_blas
@@ -30,6 +31,8 @@ BUDGET_S: Final = 2.5
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, before padding: they only say what a longer context adds."""
+_FEW: Final = 5
+"""The size that stands for all drafts where BLAS threads are chosen."""
 _FIRST_SHARE: Final = 0.7
 """Part of the time for the first context, which matters most for planning."""
 _THREADS_SHARE: Final = 0.2
@@ -60,13 +63,11 @@ def measure_and_store(
     """Measures the costs of a model, and keeps them; see `measure_cost_curve`.
 
     Raises:
-        NoCurveError: if the model's cache cannot be rolled back.
+        InvalidRequestError: if the model's cache cannot be rolled back.
         BackendError: if the costs are not plausible.
     """
     before = os.getloadavg()[0] / (os.cpu_count() or 1)
-    curve = measure_cost_curve(
-        model, budget_s=budget_s, contexts=contexts or contexts_of(model), progress=progress
-    )
+    curve = measure_cost_curve(model, budget_s=budget_s, contexts=contexts, progress=progress)
     curve = judged(replace(curve, measured_at=time(), load=round(before, 2)))
     try:
         (store or CostStore()).save(cost_key(model, backend), curve)
@@ -95,6 +96,7 @@ def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
 
 def cost_key(model: TargetModel, backend: Backend) -> CostKey:
     """Everything that the costs of a model depend on."""
+    config = json.dumps(model.config, sort_keys=True, default=str)
     return CostKey(
         device=backend.device,
         chip=backend.chip,
@@ -103,24 +105,18 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         mlx=version("mlx"),
         akunu=__version__,
         model=f"{model.name} on {model.ranks}" if model.ranks else model.name,
-        fingerprint=fingerprint(model.config),
+        fingerprint=sha256(config.encode()).hexdigest()[:16],
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
         kv_cache=str(model.kv_cache_form),
     )
 
 
-def contexts_of(model: TargetModel) -> tuple[int, ...]:
-    """`CONTEXTS`, and the length at which the cache is quantized, if that is longer."""
-    start = 0 if model.kv_quantization is None else model.kv_quantization.start
-    return (*CONTEXTS, start) if start > CONTEXTS[0] else CONTEXTS
-
-
 def measure_cost_curve(
     model: TargetModel,
     *,
     budget_s: float = BUDGET_S,
-    contexts: Sequence[int] = CONTEXTS,
+    contexts: Sequence[int] | None = None,
     progress: CalibrationProgress | None = None,
 ) -> CostCurve:
     """Measures the costs of a model. On a CPU, it first chooses the number of BLAS threads.
@@ -128,34 +124,33 @@ def measure_cost_curve(
     Args:
         model: a model whose cache can be rolled back.
         budget_s: about how many seconds to spend; a slow model may take longer.
-        contexts: context lengths to measure at, as far as the model and the memory allow.
+        contexts: context lengths to measure at, as far as the model and the memory allow; None
+            takes `CONTEXTS`, and the length at which the cache is quantized.
         progress: called often.
 
     Raises:
-        NoCurveError: if the model's cache cannot be rolled back.
+        InvalidRequestError: if the model's cache cannot be rolled back.
     """
     padding, model.padding = model.padding, {}
     try:
         with model.guard():
-            return _measure(model, budget_s, _measurable(contexts, model), progress)
+            return _measure(model, budget_s, contexts_of(model, contexts), progress)
     finally:
         model.padding = padding
         mx.clear_cache()
 
 
-def _measurable(contexts: Sequence[int], model: TargetModel) -> list[int]:
+def contexts_of(model: TargetModel, wanted: Sequence[int] | None = None) -> list[int]:
     """The contexts to measure at, ascending, the first no longer than the model allows.
 
     Steps that pass the length at which the cache is quantized cannot be rolled back: such a context
     gives way to that length.
     """
-    first, *others = sorted(contexts)
-    wanted = [min(first, model.context_length // 2), *others]
-    if model.kv_quantization is None:
-        return sorted(set(wanted))
-    start = model.kv_quantization.start
+    start = 0 if model.kv_quantization is None else model.kv_quantization.start
+    first, *others = sorted(wanted or (*CONTEXTS, max(start, CONTEXTS[0])))
+    contexts = [min(first, model.context_length // 2), *others]
     passing = range(start - MOST_STEPS, start)
-    return sorted({start if context in passing else context for context in wanted})
+    return sorted({start if context in passing else context for context in contexts})
 
 
 def _measure(
@@ -175,7 +170,7 @@ def _measure(
 
     def few() -> float:
         tick()
-        return times.step_and_round()
+        return times.round(1) + times.round(_FEW)
 
     threads = choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
     times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
@@ -193,15 +188,11 @@ def _measure(
 
 
 def choose_threads(blas: Blas | None, measure: Callable[[], float], until: float) -> int | None:
-    """Makes a BLAS use the fastest number of threads; None if there is no choice.
+    """Makes a BLAS use the fastest number of threads, until `perf_counter` has passed `until`; None
+    if there is no choice.
 
-    The shortest of several times counts, because other work makes every time longer. The usual
-    number stays unless another is clearly faster.
-
-    Args:
-        blas: the one to choose for.
-        measure: computes, and returns how long it took.
-        until: when to stop, on `perf_counter`'s clock.
+    The shortest of several times of `measure` counts, because other work makes every time longer.
+    The usual number stays unless another is clearly faster.
     """
     if blas is None or len(blas.choices) < 2:
         return None

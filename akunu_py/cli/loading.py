@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from akunu_py.cli.render import ProgressBar
-from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.files import find_adapter, find_model, is_hub_name
 from akunu_py.options import ModelOptions
@@ -34,20 +33,16 @@ def measure_costs_with_bar(
         InvalidRequestError: if the model's cache cannot be rolled back.
         BackendError: if the machine is too busy.
     """
-    from akunu_py.calibration.forward_times import NoCurveError  # noqa: PLC0415
     from akunu_py.calibration.measure import BUDGET_S, measure_and_store  # noqa: PLC0415
 
-    try:
-        with ProgressBar(sys.stderr, "measuring this machine") as bar:
-            return measure_and_store(
-                engine.model,
-                engine.backend,
-                budget_s=BUDGET_S if seconds is None else seconds,
-                contexts=contexts,
-                progress=bar,
-            )
-    except NoCurveError as error:
-        raise InvalidRequestError(f"{error} There are no rounds to measure.") from error
+    with ProgressBar(sys.stderr, "measuring this machine") as bar:
+        return measure_and_store(
+            engine.model,
+            engine.backend,
+            budget_s=BUDGET_S if seconds is None else seconds,
+            contexts=contexts,
+            progress=bar,
+        )
 
 
 def fetch_model(options: ModelOptions) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import resource
 import sys
 import tempfile
@@ -39,12 +40,8 @@ _CACHE_MEMORY_SHARE: Final = 0.25
 
 @dataclass(frozen=True)
 class VectorAttention:
-    """The limits of MLX's attention kernel for few rows.
-
-    Attributes:
-        rows: the most rows.
-        query_rows: the most rows times the query heads that share keys.
-    """
+    """The limits of MLX's attention kernel for few rows: the most rows, and the most of them times
+    the query heads that share keys."""
 
     rows: int
     query_rows: int
@@ -58,11 +55,7 @@ class VectorAttention:
 class Backend:
     """What this machine computes with.
 
-    Attributes:
-        device: where MLX runs.
-        chip: the device's name.
-        blas: `mkl`, `openblas` or `reference` on a Linux CPU; else None.
-        threads: how many threads the BLAS uses at first; 1 on other devices.
+    `blas` is `mkl`, `openblas` or `reference` on a Linux CPU, and uses this many threads at first.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -103,22 +96,19 @@ class Backend:
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.
 
-        On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights
-        are faster if they fit in memory. A GPU reads fewer bytes of quantized ones.
-
-        Args:
-            wanted: `auto`, `quantized` or `dense`.
-            dense_bytes: bytes of the weights as float32.
+        On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights,
+        of `dense_bytes`, are faster if they fit in memory. A GPU reads fewer bytes of quantized
+        ones.
 
         Raises:
             InvalidRequestError: if there is no layout `wanted`.
         """
-        if wanted in ("quantized", "dense"):
-            return cast(WeightLayout, wanted)
-        if wanted != "auto":
+        if wanted not in WEIGHT_LAYOUTS:
             raise InvalidRequestError(
                 f"There is no weight layout {wanted!r}; choose one of {', '.join(WEIGHT_LAYOUTS)}."
             )
+        if wanted != "auto":
+            return cast(WeightLayout, wanted)
         fits = dense_bytes <= _DENSE_MEMORY_SHARE * free_memory_bytes()
         return "dense" if self.device == "cpu" and fits else "quantized"
 
@@ -154,11 +144,7 @@ def _import_mlx_lm() -> None:
 
 @cache
 def find_backend() -> Backend:
-    """Imports MLX and describes what it runs on.
-
-    Raises:
-        BackendError: if MLX is missing or has no backend here.
-    """
+    """Imports MLX and describes what it runs on; a `BackendError` if it has no backend here."""
     blas = load_blas()
     try:
         import mlx.core as mx  # noqa: PLC0415  (its absence is reported here)
@@ -183,12 +169,9 @@ def peak_memory_bytes() -> int:
 
 def free_memory_bytes() -> int:
     """Free bytes of memory for weights and caches."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    with suppress(OSError):
+        if free := re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text()):
+            return int(free[1]) * 1024
     # macOS does not report it: assume half of the installed memory.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
@@ -234,10 +217,8 @@ class ResidentWeights:
 
 
 def release_thread() -> None:
-    """Ends MLX's streams of the calling thread, if MLX was imported.
-
-    Call it at the end of a thread that computed. Otherwise the process aborts when it ends.
-    """
+    """Ends MLX's streams of a thread that computed, at its end: else the process aborts when it
+    ends."""
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415
 

@@ -22,12 +22,10 @@ _GET_THREADS: Final = {"mkl": "MKL_Get_Max_Threads", "openblas": "openblas_get_n
 
 @dataclass(frozen=True)
 class Blas:
-    """The BLAS that MLX will compute with on a Linux CPU.
+    """The BLAS that MLX will compute with on a Linux CPU: `mkl`, `openblas` or `reference`.
 
-    Attributes:
-        name: `mkl`, `openblas` or `reference`.
-        threads: how many threads it uses at first.
-        choices: how many it may use; one number if the user's environment sets it.
+    It uses `threads` at first, and may use the `choices`: one number if the user's environment sets
+    it.
     """
 
     name: str
@@ -41,7 +39,6 @@ class Blas:
 
     @property
     def current_threads(self) -> int:
-        """How many threads it uses now."""
         if self.name not in _GET_THREADS:
             return self.threads
         return int(getattr(ctypes.CDLL(None), _GET_THREADS[self.name])())

@@ -34,10 +34,8 @@ class RowSplit:
     """Computes an attention over several rows in parts, in forwards where calibration found that
     faster: Metal's kernel for few rows reads a long context faster than the one for many.
 
-    Attributes:
-        limits: how many rows the kernel serves.
-        most_rows: by context, the most rows of a forward that is faster in parts.
-        count: how many attentions have been computed in parts.
+    `most_rows` has, by context, the most rows of a forward that is faster in parts; `count` counts
+    the attentions that were computed so.
     """
 
     limits: VectorAttention
@@ -85,13 +83,9 @@ _forward = _Forward()
 def attending(
     split: RowSplit | None = None, layers: Sequence[Any] = ()
 ) -> Generator[None, None, None]:
-    """Says how the forward that this thread builds meanwhile computes its attentions.
-
-    Args:
-        split: computes them in parts; None computes them whole.
-        layers: the caches of a batch. They also compute the attentions that have no cache and share
-            the keys of another layer.
-    """
+    """Says how the forward that this thread builds meanwhile computes its attentions: in parts, if
+    there is a `split`. `layers` are the caches of a batch, which also compute the attentions that
+    have no cache and share the keys of another layer."""
     before = _forward.split, _forward.layers
     _forward.split, _forward.layers = split, layers
     try:

@@ -12,7 +12,6 @@ from typing import Final
 from akunu_py.errors import ModelLoadError
 from akunu_py.options import BUNDLED_MODEL
 
-_ADAPTER_FILES: Final = ("adapter_config.json", "adapters.safetensors")
 _TOKENIZER_FILES: Final = (
     "tokenizer.json", "tokenizer.model", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
 )  # fmt: skip
@@ -21,11 +20,7 @@ _HUB_FILES: Final = ("*.json", "*.py", "tokenizer.model", "*.tiktoken", "*.txt",
 
 
 def bundled_model() -> Path:
-    """The bundled model's folder: inside an installed package, or next to it in a checkout.
-
-    Raises:
-        ModelLoadError: if the installation lacks it.
-    """
+    """The bundled model's folder: inside an installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "bundled" / BUNDLED_MODEL, package.parent / "models" / BUNDLED_MODEL):
         if (folder / "config.json").exists():
@@ -36,11 +31,8 @@ def bundled_model() -> Path:
 
 
 def find_model(name: str, *, weights: bool = True) -> Path:
-    """The folder of a model: the bundled one, a local one, or the local copy of one on the hub.
-
-    Args:
-        name: `ember`, a path, or `owner/name` on the Hugging Face hub.
-        weights: fetch the weights from the hub, too.
+    """The folder of a model: `ember`, a path, or the local copy of `owner/name` on the hub, which
+    is fetched if it is missing, with or without its weights.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be downloaded.
@@ -69,15 +61,11 @@ def tokenizer_fingerprint(folder: Path) -> bytes:
 
 
 def find_adapter(path: str) -> Path:
-    """The folder of an adapter that mlx-lm trained.
-
-    Raises:
-        ModelLoadError: if there is none.
-    """
+    """The folder of an adapter that mlx-lm trained; a `ModelLoadError` if there is none."""
     folder = Path(os.path.expanduser(path))
     if not folder.is_dir():
         raise ModelLoadError(f"There is no adapter folder {path}; check the path.")
-    for name in _ADAPTER_FILES:
+    for name in ("adapter_config.json", "adapters.safetensors"):
         if not (folder / name).is_file():
             raise ModelLoadError(
                 f"{folder} is not an adapter that mlx-lm trained: it has no {name}."

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm import utils
 
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, WeightLayout
-from akunu_py.model.adapter import add_adapter, merge_adapter
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import find_adapter, find_model, model_name
 from akunu_py.model.target_model import TargetModel
@@ -25,19 +24,14 @@ from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
 
-_FLOAT32_BYTES: Final = 4
 _OWN_TEMPLATE: Final = ChatTemplate()
 
 
 @dataclass(frozen=True)
 class LoadedNetwork:
-    """A network as mlx-lm made it, in the layout that was chosen, and what belongs to it.
+    """A network as mlx-lm made it, with its adapter, in the layout that was chosen.
 
-    Attributes:
-        folder: where its files are.
-        adapter: the folder of its adapter, which the network has in it, if it has one.
-        parameters: how many weights it has.
-        nbytes: their bytes.
+    It has `parameters` weights of `nbytes`; `folder` and `adapter` are where its files are.
     """
 
     network: nn.Module
@@ -52,11 +46,7 @@ class LoadedNetwork:
 
 
 def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
-    """Loads a model.
-
-    Args:
-        options: which one and how, or its name alone; what only an engine needs is ignored.
-        backend: the machine to load it for.
+    """Loads a model; options that only an engine needs are ignored.
 
     Raises:
         ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
@@ -66,7 +56,8 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
     options = ModelOptions(options) if isinstance(options, str) else options
     loaded = load_network(options, backend)
     mx.eval(loaded.network.parameters())
-    network = fastest_network(loaded.network, backend)
+    is_cpu = backend.device == "cpu"
+    network = with_fused_layers(loaded.network) if is_cpu else loaded.network
     return TargetModel(
         network,
         loaded.tokenizer,
@@ -83,12 +74,7 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
 
 def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> LoadedNetwork:
     """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
-    are if it is for several ranks.
-
-    Raises:
-        ModelLoadError: see `load_target`.
-        InvalidRequestError: see `load_target`.
-    """
+    are if it is for several ranks."""
     folder = find_model(options.name)
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(
@@ -104,13 +90,13 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     except (Exception, SystemExit) as error:  # mlx-lm and transformers raise nearly anything
         raise ModelLoadError(_what_failed(folder, error)) from error
     if adapter is not None:
-        add_adapter(network, adapter)
+        _add_adapter(network, adapter)
     parameters = int(utils.get_total_parameters(network))
-    layout = backend.weight_layout(options.weights, _dense_bytes(network) // ranks)
+    layout = backend.weight_layout(options.weights, parameters * mx.float32.size // ranks)
     if layout == "dense":
         use_dense_weights(network)
         if adapter is not None:
-            merge_adapter(network)
+            _merge_adapter(network)
     nbytes = sum(array.nbytes for _, array in tree_flatten(network.parameters()))
     name = model_name(options.name, folder)
     return LoadedNetwork(
@@ -121,11 +107,8 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
 def fit_caches(
     network: nn.Module, options: ModelOptions, backend: Backend
 ) -> KVQuantization | None:
-    """How the caches of a network are quantized, if they are to be.
-
-    Raises:
-        InvalidRequestError: if they cannot be quantized or bounded as the options say.
-    """
+    """How the caches of a network are quantized, if they are to be; an InvalidRequestError if they
+    cannot be quantized or bounded as the options say."""
     if options.max_kv_size is not None:
         check_bounded(network, options.max_kv_size)
     wanted = options.kv_quantization(backend.kv_form)
@@ -137,10 +120,6 @@ def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantiz
 
     Where attention does not take packed keys (multi-head latent attention, attention sinks), they
     are dequantized for it.
-
-    Raises:
-        InvalidRequestError: if the network has nothing to quantize, or its heads do not divide into
-            groups, or it uses its caches' buffers itself.
     """
     cache = make_kv_cache(network, 2, replace(wanted, start=0))
     if not cache.quantized_layers:
@@ -163,11 +142,8 @@ def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantiz
 
 
 def check_bounded(network: nn.Module, max_size: int) -> None:
-    """Builds, and does not compute, forwards with more tokens than the layers of a cache keep.
-
-    Raises:
-        InvalidRequestError: if no layer keeps all tokens, or one needs them all.
-    """
+    """Builds forwards with more tokens than the layers of a cache keep; an InvalidRequestError if
+    no layer keeps all tokens, or one needs them all."""
     bounded = make_kv_cache(network, max_size + 3, max_size=max_size)
     unbounded = make_kv_cache(network, 1).kinds
     possible = bounded.kinds != unbounded and LayerCache.__name__ not in bounded.kinds
@@ -183,14 +159,7 @@ def check_bounded(network: nn.Module, max_size: int) -> None:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model whose weights are not needed.
-
-    Args:
-        name: the bundled model's name, a folder, or `owner/name` on the hub.
-
-    Raises:
-        ModelLoadError: if there is no such model, or its tokenizer cannot be read.
-    """
+    """The tokenizer of a model whose weights are not needed; see `find_model`."""
     folder = find_model(name, weights=False)
     try:
         return _tokenizer_of(folder, utils.load_config(folder))
@@ -210,21 +179,35 @@ def _tokenizer_of(
     return Tokenizer(wrapped, chat_template.args)
 
 
-def _dense_bytes(network: nn.Module) -> int:
-    """Bytes of the weights as float32."""
-    total = 0
-    for _, module in network.named_modules():
-        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
-            total += module.weight.size * 32 // module.bits
-        else:
-            own = (module[key] for key in module if isinstance(module[key], mx.array))
-            total += sum(array.size for array in own)
-    return total * _FLOAT32_BYTES
+def _add_adapter(network: nn.Module, folder: Path) -> None:
+    try:
+        utils.load_adapters(network, str(folder))
+    except Exception as error:  # mlx-lm raises nearly anything on a broken adapter
+        raise ModelLoadError(
+            f"The adapter in {folder} does not fit the model, or is damaged "
+            f"({_in_one_line(error)[:200]})."
+        ) from error
+    network.eval()  # without dropout
+    mx.eval(network.parameters())
+
+
+def _merge_adapter(network: nn.Module) -> None:
+    """Adds the adapter's layers to the dense weights that they change: they cost nothing then.
+
+    Not for quantized weights: quantizing the sum would change the answers.
+    """
+    layers = [
+        (path, layer.fuse(dequantize=True))
+        for path, layer in network.named_modules()
+        if hasattr(layer, "fuse")  # mlx-lm's adapters have it, and only they
+    ]
+    network.update_modules(tree_unflatten(layers))
+    mx.eval(network.parameters())
 
 
 def _what_failed(folder: Path, error: BaseException) -> str:
     """One sentence that says why a folder did not load."""
-    reason = re.sub(r"\s+", " ", str(error)).strip().rstrip(".") or type(error).__name__
+    reason = _in_one_line(error)
     if unknown := re.search(r"Model type (\S+) not supported", reason):
         return (
             f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
@@ -241,9 +224,8 @@ def _what_failed(folder: Path, error: BaseException) -> str:
     return f"{folder} does not load ({reason[:300]})."
 
 
-def fastest_network(network: nn.Module, backend: Backend) -> nn.Module:
-    """A loaded network in the form that is fastest on this machine; its weights are shared."""
-    return with_fused_layers(network) if backend.device == "cpu" else network
+def _in_one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 def use_dense_weights(network: nn.Module) -> None:

@@ -19,7 +19,7 @@ from mlx_lm import utils
 
 from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
-from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache, tried_rollback
+from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache
 from akunu_py.cache.states import make_recordable, record
 from akunu_py.machine.backend import PREFILL_STEP, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
@@ -46,14 +46,10 @@ class TargetModel:
 
     Args:
         network: an mlx-lm model, evaluated.
-        tokenizer: the tokenizer of the model.
         config: its `config.json`.
-        name: its name in output.
-        layout: the layout of its weights.
         adapter: the folder of its adapter, if it has one.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
-        kv_quantization: how its keys and values are quantized; None leaves them as they are.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
         vector_attention: the limits of an attention kernel that may be faster in parts, or None.
 
@@ -97,7 +93,6 @@ class TargetModel:
 
     @property
     def full_name(self) -> str:
-        """With the name of its adapter, if it has one."""
         return self.name if self.adapter is None else f"{self.name} with {self.adapter.name}"
 
     @property
@@ -123,17 +118,15 @@ class TargetModel:
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of its weights in this process."""
         return sum(array.nbytes for _, array in tree_flatten(self.network.parameters()))
 
     @cached_property
     def parameter_count(self) -> int:
-        """How many weights it has, however many bits each takes."""
         return int(utils.get_total_parameters(self.network))
 
     @property
     def size(self) -> str:
-        """The number of weights as the names of models spell it, such as 7.6B."""
+        """The number of weights, such as 7.6B."""
         count = self.parameter_count
         if count >= 1_000_000_000:
             return f"{count / 1e9:.1f}B"
@@ -185,7 +178,13 @@ class TargetModel:
     @cached_property
     def after_rejection(self) -> Rollback:
         cache = self.make_cache(4)
-        return tried_rollback(cache, lambda tokens: self.forward(tokens, cache))
+        if not cache.can_roll_back:
+            return Rollback.NONE
+        if not cache.has_states:
+            return Rollback.COUNTER
+        cache.mark()
+        self.forward(mx.array([1, 2, 3]), cache)
+        return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
 
     def guard(self) -> AbstractContextManager[None]:
         """Surrounds code that reads results: a lost rank raises a `RankError` in it."""
@@ -200,18 +199,13 @@ class TargetModel:
 
     @cached_property
     def whole_bytes(self) -> int:
-        """Bytes of the weights of all ranks."""
         return self.parameter_bytes
 
     def broadcast_seconds(self) -> float:
-        """How long a message to the other ranks takes; 0 if there are none."""
         return 0.0
 
     def cache_bytes(self, capacity: int) -> float:
-        """The most bytes that a cache for this many tokens ever takes, without checkpoints.
-
-        Tokens before the start of a quantization take more bytes than later ones.
-        """
+        """The most bytes that a cache for this many tokens ever takes, without checkpoints."""
         least, more, whole = self._cache_sizes
         start = 0 if self.kv_quantization is None else self.kv_quantization.start
         return least + max(more * capacity, whole * min(capacity, start))
@@ -235,15 +229,8 @@ class TargetModel:
             self._intercepts = True
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
-        """Appends tokens to the cache and predicts the token after each of them.
-
-        Args:
-            tokens: ids of shape `[positions]`.
-            cache: must have room for them.
-
-        Returns:
-            Lazy logits `[positions, vocabulary]`.
-        """
+        """Appends tokens, `[positions]`, to a cache that has room for them, and predicts the token
+        after each of them: lazy logits `[positions, vocabulary]`."""
         split = self._split_for(tokens.size, cache.length)
         with record(cache.recording), attending(split):
             logits: mx.array = self.network(tokens[None], cache=cache.layers)
@@ -261,16 +248,11 @@ class TargetModel:
     def forward_batch(
         self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
     ) -> mx.array:
-        """Appends tokens to the caches of several sequences, in one forward.
+        """Appends tokens to the caches of several sequences, in one forward; see
+        `decoding/batch.py` for the models that can do this.
 
-        Args:
-            tokens: ids of shape `[rows]`, those of one sequence after those of the other.
-            caches: one for each sequence, with room for its tokens; see `decoding/batch.py` for
-                the models that can do this.
-            counts: how many of the tokens each sequence has.
-
-        Returns:
-            Lazy logits `[rows, vocabulary]`.
+        `tokens` are `[rows]`, `counts` of each sequence, one after the other. Returns lazy logits
+        `[rows, vocabulary]`.
         """
         self._intercept()
         rows = BatchedRows(counts, caches)
@@ -283,7 +265,6 @@ class TargetModel:
         return logits[:, 0]
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, *, step: int = PREFILL_STEP) -> None:
-        """Computes the cache of prompt tokens; see `prefill_chunks`."""
         for _ in self.prefill_chunks(tokens, cache, step=step, overlaps=True):
             pass
 
@@ -299,12 +280,8 @@ class TargetModel:
     ) -> Iterator[int]:
         """Computes the cache of prompt tokens, a chunk at a time; yields how many are done.
 
-        A chunk ends where the cache begins to be quantized.
-
         Args:
-            tokens: the tokens to append to the cache.
-            cache: must have room for them.
-            step: tokens per chunk.
+            step: tokens per chunk; one also ends where the cache begins to be quantized.
             overlaps: whether to build the graph of a chunk while the last one is computed; callers
                 must then neither stop nor look into the cache between two chunks.
             observe: called with the lazy logits of each chunk; without it they are not computed.

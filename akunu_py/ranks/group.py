@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from signal import SIGINT, getsignal, signal
-from threading import Event, Thread, Timer, current_thread, main_thread
+from signal import SIGINT, getsignal
+from threading import Event, Thread, Timer
 from time import monotonic, perf_counter, sleep
 from typing import Any, Final, cast
 from zlib import crc32
@@ -22,7 +22,14 @@ from zlib import crc32
 import mlx.core as mx
 
 from akunu_py.errors import RankError
-from akunu_py.ranks.joining import connect, has_closed, reason_of, ring_hosts, ring_sockets
+from akunu_py.ranks.joining import (
+    connect,
+    has_closed,
+    reason_of,
+    ring_hosts,
+    ring_sockets,
+    sigint_does,
+)
 
 LOST: Final = 3
 """The exit code of a process that lost another rank."""
@@ -45,17 +52,14 @@ _UNLIKE: Final = (
 
 
 class Ranks:
-    """This process's place among the ranks.
+    """This process's place among the ranks; rank 0 decides.
 
     Args:
-        group: all of them.
         backend: MLX's name of what connects them.
         timeout: seconds after which a rank that does not answer counts as lost.
         sockets: the connections with the others, as far as they are known.
 
     Attributes:
-        rank: the number of this one; 0 decides.
-        size: how many there are.
         on_lost: called on any thread with the error, shortly before it ends the process.
     """
 
@@ -100,8 +104,7 @@ class Ranks:
     def guard(self, limit: float | None = None) -> Generator[None, None, None]:
         """Surrounds code that may wait for other ranks, and ends the process if one is lost.
 
-        Args:
-            limit: seconds that it may take; None takes the timeout. A guard inside restarts it.
+        It may take `limit` seconds, or the timeout; a guard inside starts them again.
 
         Raises:
             RankError: if MLX reports a lost connection; the process ends shortly after it.
@@ -134,14 +137,9 @@ class Ranks:
         self._checksum = crc32(repr(facts).encode(), self._checksum) & _WORD
 
     def send(self, words: Sequence[int], tokens: mx.array | None = None) -> mx.array:
-        """Sends everything that was queued, and an operation; does not wait.
+        """Sends everything that was queued, and an operation with its tokens, which may be lazy.
 
-        Args:
-            words: the operation.
-            tokens: ids that follow it; they may be lazy.
-
-        Returns:
-            An array that is computed once the message has gone.
+        Does not wait: returns an array that is computed once the message has gone.
         """
         body = [self._queued.popleft() for _ in range(len(self._queued))]
         body += words
@@ -168,21 +166,8 @@ class Ranks:
             finally:  # also if no rank can build it
                 self._is_sending = False
 
-    def wait(self) -> None:
-        """Waits for everything that was submitted.
-
-        Raises:
-            RankError: if a rank is lost.
-        """
-        with self.guard():
-            mx.synchronize()
-
     def pause(self, operation: int, seconds: float) -> float:
-        """Pauses the other ranks; returns the seconds until all of them knew.
-
-        Raises:
-            RankError: if a rank is lost.
-        """
+        """Pauses the other ranks; returns the seconds until all of them knew."""
         begun = perf_counter()
         with _uninterrupted(), self.guard():
             mx.eval(self.send([operation, round(1e3 * seconds)]))
@@ -208,11 +193,7 @@ class Ranks:
     # What the others do.
 
     def receive(self) -> list[int]:
-        """Waits for a message; returns its words.
-
-        Raises:
-            RankError: if rank 0 is lost.
-        """
+        """Waits for a message; returns its words."""
         with self.guard():
             words = self._take(_MESSAGE_WORDS)
             self._claimed, count = words[:_HEAD]
@@ -220,11 +201,7 @@ class Ranks:
             return (words + (self._take(more) if more > 0 else []))[_HEAD : _HEAD + count]
 
     def check(self) -> None:
-        """Compares the checksum of the last message with this rank's.
-
-        Raises:
-            RankError: if they differ.
-        """
+        """Raises a `RankError` if the checksum of the last message differs from this rank's."""
         if self._claimed != self._checksum:
             raise RankError(f"Rank {self.rank} holds other tokens than rank 0.")
 
@@ -266,14 +243,8 @@ class Ranks:
 
 
 def find_ranks(timeout: float) -> Ranks | None:
-    """The other ranks, if `mlx.launch` started this process with others; connects with them.
-
-    Args:
-        timeout: seconds after which a rank that does not answer counts as lost.
-
-    Raises:
-        RankError: if they cannot be reached.
-    """
+    """The other ranks, if `mlx.launch` started this process with others; connects with them, or
+    raises a `RankError`."""
     group, backend = connect()
     if group is None:
         return None
@@ -284,15 +255,9 @@ def find_ranks(timeout: float) -> Ranks | None:
 @contextmanager
 def _uninterrupted() -> Generator[None, None, None]:
     """Lets SIGINT wait until a forward is submitted: others compute it once they know of it."""
-    usual = getsignal(SIGINT)
-    if current_thread() is not main_thread() or not callable(usual):
-        yield
-        return
+    usual: Any = getsignal(SIGINT)
     came: list[Any] = []
-    signal(SIGINT, lambda *details: came.append(details))
-    try:
+    with sigint_does(lambda *details: came.append(details)):
         yield
-    finally:
-        signal(SIGINT, usual)
     if came:
         usual(*came[-1])

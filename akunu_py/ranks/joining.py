@@ -12,7 +12,7 @@ import socket
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from signal import SIG_DFL, SIGINT, default_int_handler, getsignal, signal
+from signal import SIG_DFL, SIGINT, getsignal, signal
 from stat import S_ISSOCK
 from threading import current_thread, main_thread
 from typing import Any, Final
@@ -48,7 +48,8 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
     if rank is None or (backend == "ring" and len(ring_hosts()) < 2):
         return None, backend
     try:
-        with _ended_by_sigint():
+        # MLX waits for the others without letting any other Python run, so SIGINT ends the process.
+        with sigint_does(SIG_DFL):
             group = mx.distributed.init(strict=True, backend=backend)  # the same one from now on
     except (RuntimeError, ValueError) as error:
         raise RankError(
@@ -84,12 +85,7 @@ def ring_hosts() -> list[list[str]]:
 
 
 def ring_sockets(rank: int, hosts: Sequence[Sequence[str]]) -> list[int]:
-    """The descriptors of a rank's connections with its neighbours.
-
-    Args:
-        rank: the one of this process.
-        hosts: what `ring_hosts` returned; each rank listens, and the one before it connects.
-    """
+    """The descriptors of a rank's connections with its neighbours: the one before it connects."""
     own, after = hosts[rank], hosts[(rank + 1) % len(hosts)]
     found = []
     for name in os.listdir("/dev/fd"):
@@ -121,14 +117,13 @@ def _text(address: Any) -> str:
 
 
 @contextmanager
-def _ended_by_sigint() -> Generator[None, None, None]:
-    """Lets SIGINT end the process at once: MLX waits for the others without letting any other
-    Python run, so there cannot be a sentence."""
+def sigint_does(action: Any) -> Generator[None, None, None]:
+    """Handles SIGINT in another way meanwhile, on the main thread of a program that handles it."""
     usual = getsignal(SIGINT)
-    if current_thread() is not main_thread() or usual is not default_int_handler:
+    if current_thread() is not main_thread() or not callable(usual):
         yield
         return
-    signal(SIGINT, SIG_DFL)
+    signal(SIGINT, action)
     try:
         yield
     finally:

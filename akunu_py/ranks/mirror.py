@@ -15,18 +15,17 @@ from itertools import count
 from math import inf
 from statistics import median
 from time import sleep
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import mlx.core as mx
-from mlx import nn
 
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.errors import InvalidRequestError, RankError
-from akunu_py.machine.backend import ResidentWeights, WeightLayout
+from akunu_py.machine.backend import ResidentWeights
+from akunu_py.model.loading import LoadedNetwork
 from akunu_py.model.target_model import REST_S, TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.ranks.group import Ranks
-from akunu_py.text.tokenizer import Tokenizer
 
 _FORWARDS_PER_CLEANUP: Final = 256
 _DEFAULT_START: Final = -1
@@ -118,38 +117,28 @@ class RankedCache(KVCache):
 class RankedModel(TargetModel):
     """Rank 0's share of a model, whose forwards all ranks compute; see `TargetModel`.
 
-    Args:
-        ranks: all of them.
-        pipeline: whether each has some of the layers, instead of a part of every layer.
-        parameters: how many weights they have together.
-        whole_bytes: the bytes of these.
+    With `pipeline`, each rank has some of the layers, instead of a part of every layer.
     """
 
     def __init__(
         self,
         ranks: Ranks,
-        network: nn.Module,
-        tokenizer: Tokenizer,
-        config: dict[str, Any],
+        loaded: LoadedNetwork,
         *,
         pipeline: bool,
-        name: str,
-        layout: WeightLayout,
         kv_quantization: KVQuantization | None,
         max_kv_size: int | None,
-        parameters: int,
-        whole_bytes: int,
     ) -> None:
         super().__init__(
-            network, tokenizer, config,
-            name=name, layout=layout, kv_quantization=kv_quantization, max_kv_size=max_kv_size,
+            loaded.network, loaded.tokenizer, loaded.config, name=loaded.name,
+            layout=loaded.layout, kv_quantization=kv_quantization, max_kv_size=max_kv_size,
         )  # fmt: skip
         self._ranks = ranks
         ranks.lead()
         self._pipeline = pipeline
         self._cache_type = partial(RankedCache, ranks, count(1))
-        self.parameter_count = parameters
-        self.whole_bytes = whole_bytes
+        self.parameter_count = loaded.parameters
+        self.whole_bytes = loaded.nbytes
         self.ranks = f"{ranks}, {'pipeline' if pipeline else 'tensor'} parallel"
 
     def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
@@ -170,7 +159,8 @@ class RankedModel(TargetModel):
         with self._told(Operation.APPEND, tokens, [cache], [tokens.size]):
             super().forward(tokens, cache)
             cache.submit()
-        self._ranks.wait()
+        with self._ranks.guard():
+            mx.synchronize()
         self._ranks.agree(cache.length)
 
     def forward_batch(
@@ -216,11 +206,7 @@ class RankedModel(TargetModel):
 
 
 def follow(model: TargetModel, ranks: Ranks) -> int:
-    """Does what rank 0 says, until it says to stop; returns the exit code that it ends with.
-
-    Args:
-        model: this rank's share.
-        ranks: all of them.
+    """Does what rank 0 says, with this rank's share; returns the exit code that it ends with.
 
     Raises:
         RankError: if rank 0 is lost, or this one holds other tokens.

@@ -15,20 +15,13 @@ from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import ModelLoadError
 from akunu_py.ranks.group import Ranks
 
-_COUNTS_OF_HEADS: Final = "heads"
 _SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 4096
 
 
 def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipeline: bool) -> None:
     """Drops what other ranks compute from a network whose weights have not been read, and reads
-    the others.
-
-    Args:
-        network: an mlx-lm model, loaded lazily.
-        config: its `config.json`.
-        ranks: all of them.
-        pipeline: whether to split the layers among the ranks, instead of each layer.
+    the others; with `pipeline`, ranks share the list of layers, instead of each layer.
 
     Raises:
         ModelLoadError: if it cannot be split in this way, or among this many ranks.
@@ -84,7 +77,7 @@ def sampled_weights(folder: Path) -> int:
 def _check_heads(config: dict[str, Any], size: int) -> None:
     """Refuses numbers of heads that some models would split in the middle of one."""
     for name, heads in config.items():
-        if name.endswith(_COUNTS_OF_HEADS) and isinstance(heads, int) and heads > 0:
+        if name.endswith("heads") and isinstance(heads, int) and heads > 0:
             repeats = "key_value" in name and size % heads == 0  # some models repeat these
             if heads % size and not repeats:
                 raise ValueError(f"it has {heads} {name}")

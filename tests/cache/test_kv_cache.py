@@ -237,8 +237,6 @@ def test_growing_keeps_what_is_held() -> None:
     cache.grow(6)
     assert feed(cache, [7, 8]) == [[1, 2, 3, 7, 8]]
     assert cache.capacity - cache.length == 1
-    with pytest.raises(ValueError, match="cannot shrink"):
-        cache.grow(5)
 
 
 @pytest.mark.parametrize("quantization", [None, KVQuantization(8, 32, 0)])
@@ -277,7 +275,7 @@ def test_skipped_tokens_take_room() -> None:
     feed(cache, [1])
     cache.skip(3)
     assert feed(cache, [5]) == [[1, 0, 0, 0, 5]]
-    with pytest.raises(ContextOverflowError, match="2 tokens do not fit into the 1 free places"):
+    with pytest.raises(ContextOverflowError, match="7 tokens do not fit into a cache made for 6"):
         cache.skip(2)
 
 

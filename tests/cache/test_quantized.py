@@ -339,8 +339,8 @@ def test_costs_are_those_of_a_cache_in_this_form(tiny_model_dir: Path) -> None:
     ]  # fmt: skip
     models = [load_target(ModelOptions(str(tiny_model_dir), **form), backend) for form in forms]
     assert len({cost_key(model, backend).file_name for model in models}) == len(forms)
-    assert contexts_of(models[0]) == contexts_of(models[3]) == CONTEXTS
-    assert contexts_of(models[1]) == (*CONTEXTS, 5000)
+    assert contexts_of(models[0]) == contexts_of(models[3]) == list(CONTEXTS)
+    assert contexts_of(models[1]) == [*CONTEXTS, 5000]
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_next"])

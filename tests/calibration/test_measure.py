@@ -18,7 +18,6 @@ from akunu_py.calibration.forward_times import ForwardTimes
 from akunu_py.calibration.measure import (
     CONTEXTS,
     choose_threads,
-    contexts_of,
     cost_key,
     find_cost_curve,
     measure_and_store,
@@ -312,7 +311,7 @@ def test_a_cache_may_begin_to_be_quantized_at_any_length(tmp_path: Path, start: 
     folder = write_tiny_model(tmp_path / "long", max_position_embeddings=4096)
     options = ModelOptions(str(folder), kv_bits=8, quantized_kv_start=start)
     long = load_target(options, find_backend())
-    curve = measure(long, budget_s=0.2, contexts=contexts_of(long))
+    curve = measure(long, budget_s=0.2)
     assert curve.levels[0].context == (start if start < 134 else 128)
 
 

@@ -12,12 +12,8 @@ import mlx.core as mx
 from mlx import nn
 from mlx_lm.models import llama, qwen2
 
-from akunu_py.model.cpu.kernels import FEW, exponential_of
-from akunu_py.model.cpu.linear import JoinedLinear, can_join
+from akunu_py.model.cpu.layers import FEW, JoinedLinear, can_join, exponential_of
 from akunu_py.model.cpu.rotary import RotaryTable, rotate
-
-ATTENTION_LAYERS: Final = (llama.Attention, qwen2.Attention)
-"""The layers that `FusedAttention` can replace."""
 
 _MASKS_KEPT: Final = 32
 """More than the sequences of a batched forward."""
@@ -30,7 +26,6 @@ class CausalMask:
         self._made: dict[tuple[int, int], mx.array] = {}
 
     def rows(self, count: int, total: int) -> mx.array:
-        """The mask to add to scores `[count, total]` of the last `count` of `total` positions."""
         if (count, total) not in self._made:
             if len(self._made) >= _MASKS_KEPT:
                 self._made.clear()
@@ -61,9 +56,8 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
 
     @staticmethod
     def can_replace(layer: nn.Module) -> bool:
-        """Whether a layer is of this kind, with dense float32 weights."""
         return (
-            type(layer) in ATTENTION_LAYERS
+            type(layer) in (llama.Attention, qwen2.Attention)
             and can_join(_projections_of(layer))
             and can_join([layer.o_proj])
         )
@@ -71,13 +65,13 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def __call__(self, x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
         batch, count, _ = x.shape
         if hasattr(cache, "append_each") and mask is None and not cache.has_window:
-            projected = self.project(x[:, 0], *self._table.rows_at(cache.rows.positions))
+            projected = self.project(x[:, 0], *self._table.rows(cache.rows.positions))
             return self.output(self._attend_each(*projected, cache))[:, None]
         causal = mask is None if count == 1 else isinstance(mask, str)
         if batch > 1 or not causal or not isinstance(getattr(cache, "offset", None), int):
             computed: mx.array = self._compute_by_original(x, mask, cache)
             return computed
-        angles = self._table.rows(cache.offset, count)
+        angles = self._table.rows(range(cache.offset, cache.offset + count))
         queries, keys, values = self.project(x[0], *angles)
         mixed = self._attend(queries, *cache.update_and_fetch(keys, values))
         return self.output(mixed)[None]
@@ -85,11 +79,8 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     def project(
         self, x: mx.array, cosines: mx.array, sines: mx.array
     ) -> tuple[mx.array, mx.array, mx.array]:
-        """The rotated queries, the rotated keys, and the values of rows `[count, hidden_size]`.
-
-        Returns:
-            `[1, heads, count, head_dim]`, and two of `[1, kv_heads, count, head_dim]`.
-        """
+        """The rotated queries and keys, and the values of rows `[count, hidden_size]`, as
+        `[1, heads, count, head_dim]`."""
         count, projected = x.shape[0], self.projections(x)
         if count == 1:
             heads = projected.reshape(1, self._heads, 1, -1)
@@ -152,14 +143,9 @@ def grouped_attention(
 def single_attentions(
     queries: mx.array, held: Sequence[tuple[mx.array, mx.array]], scale: float
 ) -> mx.array:
-    """The attentions of several sequences with one row each.
+    """The attentions of several sequences with one row each, `[sequences, heads * head_dim]`.
 
-    Args:
-        queries: `[1, heads, sequences, head_dim]`, float32.
-        held: the keys and the values of each sequence, `[1, kv_heads, total, head_dim]`.
-
-    Returns:
-        `[sequences, heads * head_dim]`.
+    `queries` are `[1, heads, sequences, head_dim]`, `held` the keys and the values of each.
     """
     _, _, count, head_dim = queries.shape
     kv_heads = held[0][0].shape[1]

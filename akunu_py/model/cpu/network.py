@@ -10,12 +10,8 @@ from mlx import nn
 from mlx.utils import tree_unflatten
 
 from akunu_py.model.cpu.attention import CausalMask, FusedAttention
-from akunu_py.model.cpu.kernels import FusedRMSNorm
-from akunu_py.model.cpu.linear import FusedFeedForward
+from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm
 from akunu_py.model.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
-
-_Tables = dict[Hashable, RotaryTable]
-"""By the settings of the rotary layers."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
@@ -29,7 +25,7 @@ def with_fused_layers(network: nn.Module) -> nn.Module:
 
 
 def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    tables: _Tables = {}
+    tables: dict[Hashable, RotaryTable] = {}
     mask = CausalMask()
     outermost = None
     for path, layer in sorted(network.named_modules(), key=lambda item: item[0].split(".")):
@@ -41,7 +37,9 @@ def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, form
 
 
-def _faster_form(layer: nn.Module, tables: _Tables, mask: CausalMask) -> nn.Module | None:
+def _faster_form(
+    layer: nn.Module, tables: dict[Hashable, RotaryTable], mask: CausalMask
+) -> nn.Module | None:
     if type(layer) is nn.RMSNorm:
         return FusedRMSNorm(layer)
     if type(layer) in ROTARY_LAYERS and (table := _table_of(layer, tables)):
@@ -51,7 +49,7 @@ def _faster_form(layer: nn.Module, tables: _Tables, mask: CausalMask) -> nn.Modu
     return FusedFeedForward(layer) if FusedFeedForward.can_replace(layer) else None
 
 
-def _table_of(rope: nn.Module, tables: _Tables) -> RotaryTable | None:
+def _table_of(rope: nn.Module, tables: dict[Hashable, RotaryTable]) -> RotaryTable | None:
     if type(rope) not in ROTARY_LAYERS:
         return None
     table = tables.setdefault(settings_of(rope), RotaryTable(rope))

@@ -28,30 +28,23 @@ class RotaryTable:
         self._layer = layer
         self._half = layer.dims // 2
         self._positions = 0
-        self._last: tuple[tuple[int, int] | list[int], Angles] | None = None
+        self._last: tuple[range | list[int], Angles] | None = None
 
     @property
     def is_right(self) -> bool:
         """Whether the table gives the layer's results; not if the layer pairs neighbours."""
         x = mx.random.normal((1, 1, 3, self.dims), key=mx.random.key(0))
-        return bool(mx.array_equal(rotate(x, *self.rows(5, 3)), self._layer(x, offset=5)))
+        return bool(mx.array_equal(rotate(x, *self.rows(range(5, 8))), self._layer(x, offset=5)))
 
-    def rows(self, offset: int, count: int) -> Angles:
-        """The angles of `count` positions; kept, because all layers of a forward need them."""
-        if self._last is None or self._last[0] != (offset, count):
-            if offset + count > self._positions:
-                self._extend(offset + count)
-            rows = slice(offset, offset + count)
-            self._last = (offset, count), (self._cosines[rows], self._sines[rows])
-        return self._last[1]
-
-    def rows_at(self, positions: list[int]) -> Angles:
-        """The angles of some positions, in their order."""
+    def rows(self, positions: range | list[int]) -> Angles:
+        """The angles of some positions; kept, because all layers of a forward need them."""
         if self._last is None or self._last[0] != positions:
             if max(positions) >= self._positions:
                 self._extend(max(positions) + 1)
-            places = mx.array(positions)
-            self._last = list(positions), (self._cosines[places], self._sines[places])
+            where: Any = slice(positions[0], positions[-1] + 1)
+            if isinstance(positions, list):
+                where = mx.array(positions)
+            self._last = positions, (self._cosines[where], self._sines[where])
         return self._last[1]
 
     def _extend(self, positions: int) -> None:
@@ -73,7 +66,7 @@ class TableRoPE(nn.Module):  # type: ignore[misc]
 
     def __call__(self, x: mx.array, offset: int | mx.array = 0) -> mx.array:
         if isinstance(offset, int) and x.dtype == mx.float32 and x.shape[-1] == self._table.dims:
-            return rotate(x, *self._table.rows(offset, x.shape[-2]))
+            return rotate(x, *self._table.rows(range(offset, offset + x.shape[-2])))
         return cast(mx.array, self._original(x, offset=offset))
 
 
