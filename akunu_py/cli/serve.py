@@ -84,7 +84,7 @@ async def _serve(
 
     def stop() -> None:
         service.stop()
-        server.stop()
+        server.should_exit = True
 
     def loaded(loading: "Future[Engine]") -> None:
         with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
@@ -104,7 +104,7 @@ async def _serve(
     if settings.server.api_key is None and is_open:
         logger.warning("everyone who can reach this address may use the server; see --api-key")
     worker.loading.add_done_callback(loaded)
-    await server.serve(*listeners)
+    await server.serve(listeners)
 
 
 def tell_ready(service: "Service", where: str, wanted: int) -> None:

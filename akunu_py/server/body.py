@@ -1,7 +1,7 @@
 """Body: a request's JSON object, read field by field with types, ranges, aliases and defaults.
 
-A field that is missing or null has its default. Unknown fields are ignored. A field of a wrong type
-or outside its range raises a `BodyError` that names it.
+A field that is missing or null has its default, or is empty. Unknown fields are ignored. A field of
+a wrong type or outside its range raises a `BodyError` that names it.
 """
 
 import json
@@ -23,7 +23,6 @@ _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text, or the rest of a body that ends within one."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
-"""The names of JSON's types."""
 
 
 class Body:
@@ -36,11 +35,7 @@ class Body:
 
     @classmethod
     def parse(cls, raw: bytes, limits: Limits) -> "Body":
-        """Parses a body; an empty one counts as an empty object.
-
-        Raises:
-            BodyError: if it is not a JSON object.
-        """
+        """Parses a body; an empty one counts as an empty object."""
         _check_count(raw, limits.values)
         try:
             # Not `json.loads(bytes)`, which guesses the encoding and lets half characters through.
@@ -65,12 +60,11 @@ class Body:
                 self.refuse(name, "is missing")
 
     def text(self, *names: str, default: D) -> str | D:
-        """A string."""
         name, value = self._find(names)
         return default if value is None else self._text(name, value)
 
     def texts(self, *names: str, most: int | None = None) -> tuple[str, ...]:
-        """A list of strings, or one string; none if it is missing."""
+        """A list of strings, or one string."""
         name, value = self._find(names)
         values = [] if value is None else value if isinstance(value, list) else [value]
         self._check_length(name, values, most)
@@ -92,7 +86,6 @@ class Body:
     def number(
         self, *names: str, default: D, least: float | None = None, most: float | None = None
     ) -> float | D:
-        """A finite number within a range."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -101,7 +94,6 @@ class Body:
         return float(value)
 
     def flag(self, *names: str, default: D) -> bool | D:
-        """A boolean."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -109,18 +101,16 @@ class Body:
         return bool(value)
 
     def object(self, *names: str) -> "Body":
-        """An object; an empty one if it is missing."""
         name, value = self._find(names)
         return self._object(name, {} if value is None else value)
 
     def objects(self, *names: str, most: int | None = None) -> list["Body"]:
-        """A list of objects; an empty one if it is missing."""
         name = self._find(names)[0]
         values = self.values(*names, most=most)
         return [self._object(f"{name}[{i}]", entry) for i, entry in enumerate(values)]
 
     def values(self, *names: str, most: int | None = None) -> list[Any]:
-        """A list of anything; an empty one if it is missing."""
+        """A list of anything."""
         name, value = self._find(names)
         values: list[Any] = [] if value is None else value
         self._check_type(name, values, "a list", list)
@@ -128,11 +118,10 @@ class Body:
         return values
 
     def any(self, *names: str) -> Any:
-        """A value of any of JSON's types; None if it is missing."""
+        """A value of any type; None if it is missing."""
         return self._find(names)[1]
 
     def names(self) -> list[str]:
-        """The names of all fields."""
         return list(self._fields)
 
     def only(self, *names: str) -> "Body":
@@ -147,7 +136,6 @@ class Body:
         raise BodyError(f"`{self._path}{name}` {why}.", f"{self._path}{name}", quotes=quotes)
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any]:
-        """The first of several aliases that is there, and its value."""
         for name in names:
             if self._fields.get(name) is not None:
                 return name, self._fields[name]
@@ -185,11 +173,7 @@ class Body:
 
 
 def _check_count(raw: bytes, most: int) -> None:
-    """Refuses a body with too many values: each follows a comma, or opens a list or an object.
-
-    Raises:
-        BodyError: if there are more than `most`.
-    """
+    """Refuses a body with too many values: each follows a comma, or opens a list or an object."""
 
     def count(start: int, stop: int) -> int:
         return sum(raw.count(sign, start, stop) for sign in (b",", b"[", b"{"))

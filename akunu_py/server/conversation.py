@@ -1,7 +1,4 @@
-"""Conversation: messages and tools as one job, and the blocks of its answer, for all contracts.
-
-Messages and tools come in OpenAI's form, which templates expect.
-"""
+"""Conversation: messages and tools in OpenAI's form as one job, and the blocks of its answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +12,7 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body
 from akunu_py.server.service import Job, Service
-from akunu_py.server.wire import FINISH_REASONS, JSONAnswer
+from akunu_py.server.wire import JSONAnswer, finish_word
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 
@@ -26,10 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools that the model may call.
-
-    With `must_call`, the completion has to be a call; with `one_call`, it ends after the first.
-    """
+    """The tools that may be called. With `must_call`, the completion has to be a call; with
+    `one_call`, it ends after the first."""
 
     offered: tuple[dict[str, Any], ...] = ()
     must_call: bool = False
@@ -38,11 +33,7 @@ class Tools:
 
 def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_tools: bool) -> Tools:
     """The tools that `tool_choice` and `parallel_tool_calls` let the model call. If the model's
-    template has no tools, they are ignored, unless a call is required.
-
-    Raises:
-        BodyError: if `tool_choice` cannot be served.
-    """
+    template has no tools, they are ignored, unless a call is required."""
     may_call, must_call, among = _read_tool_choice(body)
     parallel = body.flag("parallel_tool_calls", default=True)
     if among is not None:
@@ -82,21 +73,14 @@ def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None]:
     return True, True, [name]
 
 
-def hold_calls(
+def _hold_calls(
     tokenizer: "Tokenizer", answer: Grammar | None, tools: Tools
 ) -> tuple[Grammar | None, bool]:
-    """The grammar of an answer that may call tools, and whether it holds the calls.
+    """The grammar of an answer that may call tools, and whether it holds the calls; `answer` is
+    that of an answer without calls.
 
     A call that has to come, or one of a `strict` function, follows its schema, or the request is
     refused. Other calls follow it as far as it can be followed.
-
-    Args:
-        tokenizer: knows how the model writes calls.
-        answer: the grammar of an answer without calls, if there is one.
-        tools: what may be called.
-
-    Raises:
-        InvalidRequestError: if a grammar cannot be made.
     """
     format_ = tokenizer.answer_format
     if not tools.offered:
@@ -112,13 +96,8 @@ def hold_calls(
         return None, False
 
     def make(*, simple: bool = False) -> str:
-        grammar = CallGrammar(
-            format_,
-            tools.offered,
-            tokenizer.control_tokens,
-            one_call=tools.one_call,
-            simple=simple,
-        )
+        offered, control = tools.offered, tokenizer.control_tokens
+        grammar = CallGrammar(format_, offered, control, one_call=tools.one_call, simple=simple)
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source)
         if tools.must_call:
@@ -148,13 +127,8 @@ def hold_calls(
 
 @dataclass(eq=False, kw_only=True)
 class ChatJob(Job):
-    """A job that continues a conversation.
-
-    Attributes:
-        tools: those that its answer may call.
-        format: how the answer marks reasoning and calls.
-        holds_calls: whether a grammar holds its calls to the format.
-    """
+    """A job that continues a conversation. Its answer marks reasoning and calls as the `format`
+    says; with `holds_calls`, a grammar holds the calls to it."""
 
     tools: Tools
     format: AnswerFormat
@@ -176,9 +150,6 @@ class ChatJob(Job):
 
         If the last message is the assistant's, and text, the answer continues it, unless
         `continues` is false. Without `opens` the prompt does not begin an answer.
-
-        Raises:
-            InvalidRequestError: if the template refuses it.
         """
         tokenizer = engine.tokenizer
         format_ = tokenizer.answer_format
@@ -187,7 +158,7 @@ class ChatJob(Job):
         begun = begun and continues
         if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
             options = replace(options, stop=())
-        grammar, holds = hold_calls(tokenizer, options.grammar, tools)
+        grammar, holds = _hold_calls(tokenizer, options.grammar, tools)
         is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
             messages[:-1] if begun else messages,
@@ -213,21 +184,15 @@ class ChatJob(Job):
         return cls(prompt, options, is_chat=True, tools=tools, format=parsed_as, holds_calls=holds)
 
     def blocks(self) -> "Blocks":
-        """The blocks of an answer that has not begun."""
         return Blocks(self.parser(), ReasoningCounter(self.format, str(self.prompt)))
 
     def parser(self) -> AnswerParser:
-        """A new parser of an answer."""
-        return AnswerParser(
-            self.format,
-            self.tools.offered or None,
-            str(self.prompt),
-            holds_calls=self.holds_calls,
-        )
+        offered, prompt = self.tools.offered or None, str(self.prompt)
+        return AnswerParser(self.format, offered, prompt, holds_calls=self.holds_calls)
 
 
 def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
-    """The response that says how long the prompt of a job is."""
+    """How long the prompt of a job is."""
     tokens = service.engine.tokenizer.encode(str(job.prompt))
     return JSONAnswer(head | {"input_tokens": len(tokens)})
 
@@ -259,8 +224,7 @@ class Block:
 
     def call_id(self, prefix: str) -> str:
         """The id that the model gave its call, or else one of ours."""
-        assert self.call is not None
-        return self.call.id or f"{prefix}{self.id[:24]}"
+        return (self.call and self.call.id) or f"{prefix}{self.id[:24]}"
 
 
 Step = tuple[Literal["start", "delta", "stop"], Block, str]
@@ -284,11 +248,9 @@ class Blocks:
 
     @property
     def has_whole_calls(self) -> bool:
-        """Whether there are calls, and none is cut."""
         return bool(self.calls) and not any(block.cut for block in self.calls)
 
     def text(self, kind: Literal["reasoning", "text"]) -> str:
-        """The text of all complete blocks of a kind."""
         return "".join(block.text for block in self.done if block.kind == kind)
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
@@ -316,16 +278,14 @@ class Blocks:
                 yield "delta", block, text
         if finish is not None:
             if self._open is not None:
-                self._open.cut = FINISH_REASONS[finish] == "length"
+                self._open.cut = finish_word(finish) == "length"
             yield from self._close()
 
     def take_all(self, completion: Completion) -> None:
-        """Takes a whole answer."""
         for _ in self.feed(completion):
             pass
 
     def _argue(self, text: str) -> Step:
-        """Adds to the arguments of the call that is open."""
         block = self._open
         assert block is not None
         assert block.call is not None

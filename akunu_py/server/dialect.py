@@ -1,9 +1,8 @@
 """Dialect: the options of a request as the clients of one contract write them.
 
 All contracts share the fields, each with the names that OpenAI, llama-server, Ollama, vLLM and
-mlx-lm's server have for it. They differ in defaults, in the names of the limit, and in whether a
-number below its range is refused. With `samplers`, only the filters that it names apply; if it does
-not name `temperature`, tokens are sampled at a temperature of 1.
+mlx-lm's server have for it. With `samplers`, only the filters that it names apply; if it does not
+name `temperature`, tokens are sampled at a temperature of 1.
 """
 
 import json
@@ -36,13 +35,9 @@ N = TypeVar("N", int, float)
 class Dialect:
     """What is special in a contract.
 
-    Attributes:
-        limits: the names of the most tokens to generate; the first one that is given counts.
-        least_limit: a lower limit means none: the answer may fill the context.
-        max_tokens: the limit if neither the body nor the server has one.
-        recent: how many tokens are penalized for repetition.
-        most_penalty: the largest penalty, if it is smaller than in `Sampling`.
-        clamps: whether a number below its range counts as the least one; else it is refused.
+    `limits` are the names of the most tokens to generate; a number below `least_limit` sets none.
+    `recent` tokens are penalized for repetition. If it `clamps`, a number below its range counts as
+    the least one; else it is refused.
     """
 
     limits: tuple[str, ...]
@@ -111,19 +106,10 @@ def read_options(
     logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> Options:
-    """Reads the options of a request.
+    """Reads the options of a request: the `part` of the body that has them, or the whole.
 
-    Args:
-        service: has the tokenizer, and the server's defaults, which replace the dialect's.
-        whole: the body.
-        dialect: of the contract.
-        part: the part of the body with these fields; None for the whole.
-        stops: the name of the stop strings.
-        logprobs: see `Options`.
-        grammar: from a field that only this contract has.
-
-    Raises:
-        BodyError: if a field cannot be served.
+    `stops` is the name of the stop strings; the `grammar` comes from a field that only this
+    contract has. The server's defaults replace the dialect's.
     """
     body, defaults = part or whole, service.settings.defaults
     tokenizer = service.engine.tokenizer
@@ -179,8 +165,8 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
         found = body.number(name, default=0.0, least=-most, most=most)
         return found if penalizes else 0.0
 
-    temperature = number("temperature", dialect.temperature)
     top_k = body.integer("top_k", default=_either(defaults.top_k, dialect.top_k))
+    temperature = number("temperature", dialect.temperature)
     top_p, min_p = number("top_p", dialect.top_p), number("min_p", dialect.min_p)
     xtc_probability = number("xtc_probability", 0.0)
     threshold = _either(defaults.xtc_threshold, DEFAULT_XTC_THRESHOLD)
@@ -213,22 +199,20 @@ def _either(given: N | None, usual: N) -> N:
 
 
 def _read_stops(body: Body, name: str) -> tuple[str, ...]:
-    """The stop strings. Some clients send empty ones; these are ignored."""
     stops = body.texts(name, most=body.limits.stops)
     if any(len(stop) > body.limits.stop_characters for stop in stops):
         body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
-    return tuple(stop for stop in stops if stop)
+    return tuple(stop for stop in stops if stop)  # some clients send empty ones
 
 
 def _read_seed(body: Body, usual: int | None) -> int | None:
-    """The seed; None for a random one, as for negative seeds and llama.cpp's largest one."""
+    """None for a random one, as for negative seeds and llama.cpp's largest one."""
     seed = body.integer(*_SAMPLING["seed"].wire_names, default=usual)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 
 def _read_num_draft_tokens(body: Body, usual: int | None) -> int | None:
-    """The maximum of draft tokens per round: `num_draft_tokens`, or llama-server's
-    `speculative.n_max`, flat or nested; 0 decodes plainly."""
+    """`num_draft_tokens`, or llama-server's `speculative.n_max`, flat or nested."""
     if isinstance(body.any("speculative"), dict):
         nested = body.object("speculative")
         usual = nested.integer("n_max", default=usual, least=0, most=MAX_DRAFT_TOKENS)
@@ -250,11 +234,7 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
 
 def read_format(body: Body, name: str) -> Grammar | None:
     """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
-    llama-server.
-
-    Raises:
-        BodyError: if it cannot be served.
-    """
+    llama-server."""
     given = body.object(name)
     kind = given.text("type", default="text")
     if kind == "text":

@@ -21,11 +21,7 @@ _MAX_TOP_LOGPROBS: Final = 20
 
 
 def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
-    """How many choices each prompt has, and the jobs, repeated for every choice.
-
-    Raises:
-        BodyError: if these are more than the server allows.
-    """
+    """How many choices each prompt has, and the jobs, repeated for every choice."""
     most = body.limits.choices
     choices = body.integer(*names, default=1, least=1, most=most)
     if len(jobs) * choices > most:
@@ -45,14 +41,8 @@ def read_logprobs(body: Body) -> int | None:
 def read_text(
     holder: Body, name: str, kinds: Collection[str] = ("text",), *, joint: str = "\n\n"
 ) -> str:
-    """A text, or a list of parts that are all text.
-
-    Args:
-        holder: has the field.
-        name: of the field.
-        kinds: the types of parts that are text; the first one is that of a part without a type.
-        joint: comes between the parts: they are separate paragraphs, as for llama-server.
-    """
+    """A text, or a list of parts that are all text, of one of these kinds; the first one is that of
+    a part without a type. Parts are separate paragraphs, as for llama-server."""
     if not isinstance(holder.any(name), list):
         return holder.text(name, default="")
     texts = []
@@ -64,11 +54,7 @@ def read_text(
 
 
 def read_messages(body: Body) -> list[Message]:
-    """The messages, with their content as one text; other fields go on to the template.
-
-    Raises:
-        BodyError: if there are none, or one has no role, or content that is not text.
-    """
+    """The messages, with their content as one text; other fields go on to the template."""
     return [_message(message) for message in some_messages(body)]
 
 
@@ -127,17 +113,13 @@ def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any
 
 
 def made_call(name: str, arguments: Any, id_: Any) -> dict[str, Any]:
-    """A call with its arguments as they are given."""
+    """A call, with its arguments as they are given."""
     named = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return named if id_ is None else {"id": id_} | named
 
 
 def read_offered_tools(body: Body) -> list[dict[str, Any]]:
-    """The tools that the model may call.
-
-    Raises:
-        BodyError: if one is not a function, or has no name.
-    """
+    """The tools that the model may call; all are functions."""
     tools = body.objects("tools", most=MAX_TOOLS)
     for tool in tools:
         if tool.text("type", default="function") != "function":
@@ -160,9 +142,8 @@ def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
 
 def read_project(body: Body, memory: Memory) -> str | None:
     """The only project that a request drafts from: a folder that the server was started with, or
-    its last name. None for all projects, an empty text for none.
-
-    Without the field, a file of `input_extra` stands for its project.
+    its last name. None for all projects, an empty text for none. Without the field, a file of
+    `input_extra` stands for its project.
 
     Raises:
         ApiError: if the server was not started with it, whether or not there is such a folder.

@@ -16,15 +16,12 @@ from akunu_py.package import __version__
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
+    LLAMA,
     read_options,
     read_samplers,
-)
-from akunu_py.server.dialect import (
-    LLAMA as DIALECT,
 )
 from akunu_py.server.errors import ApiError
 from akunu_py.server.fields import read_choices
@@ -32,11 +29,13 @@ from akunu_py.server.openai_chat import read_chat
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import (
     Answer,
+    Endpoint,
     JobAnswer,
     JSONAnswer,
     compact_json,
     logprob_entries,
     prompt_progress,
+    refuse_embeddings,
     sse,
     timings,
 )
@@ -47,13 +46,7 @@ if TYPE_CHECKING:
     from akunu_py.prompt import PromptInput
 
 _MAX_FILES: Final = 1024
-_STOP_TYPES: Final = {
-    Finish.EOS: "eos",
-    Finish.STOP: "word",
-    Finish.LENGTH: "limit",
-    Finish.CONTEXT: "limit",
-    Finish.CANCELLED: "limit",
-}
+_STOP_TYPES: Final = {Finish.EOS: "eos", Finish.STOP: "word"}
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
@@ -77,9 +70,7 @@ def _complete(service: Service, body: Body) -> Response:
 def _infill(service: Service, body: Body) -> Response:
     """`/infill`: fills the gap between two texts."""
     body.require("input_prefix", "input_suffix")
-    files = tuple(  # pieces of other files, the latest last
-        _file(extra) for extra in body.objects("input_extra", most=_MAX_FILES)
-    )
+    files = tuple(map(_file, body.objects("input_extra", most=_MAX_FILES)))  # the latest last
     gap = FillRequest(
         body.text("input_prefix", default="") + body.text("prompt", default=""),
         body.text("input_suffix", default=""),
@@ -96,13 +87,11 @@ def _respond(
 ) -> Response:
     """Completes some prompts, each with every choice. An `id_slot` of -1 names no slot, and a
     `t_max_predict_ms` of 0 or less sets no limit."""
-    slot = body.integer("id_slot", default=-1, least=-1)
+    given = body.integer("id_slot", default=-1, least=-1)
+    slot = None if given < 0 else given
     predict_ms = body.number("t_max_predict_ms", default=0.0)
     predict_s = predict_ms / 1000 if predict_ms > 0 else None
-    jobs = [
-        Job(prompt, options, predict_s=predict_s, slot=None if slot < 0 else slot)
-        for prompt in prompts
-    ]
+    jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
     _, variants = read_choices(body, jobs, "n_cmpl", "n")
     reply = _Reply(service, body, variants)
     return JobAnswer(service, variants, reply, streams=body.flag("stream", default=False))
@@ -115,7 +104,7 @@ def _file(extra: Body) -> RepositoryFile:
 
 def _read_options(service: Service, body: Body) -> Options:
     alternatives = body.integer("n_probs", default=0, least=0, most=MAX_ALTERNATIVES)
-    return read_options(service, body, DIALECT, logprobs=alternatives or None)
+    return read_options(service, body, LLAMA, logprobs=alternatives or None)
 
 
 def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
@@ -168,7 +157,6 @@ class _Reply:
         self._fields = body.texts("response_fields")
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
-        """A chunk, or one for each token with its probabilities."""
         stats, progress = event.stats, prompt_progress(event)
         chunk: dict[str, Any] = {
             "index": index,
@@ -213,9 +201,7 @@ class _Reply:
     def _result(
         self, index: int, source: Event | Completion, own: dict[str, Any]
     ) -> dict[str, Any]:
-        """The fields that are wanted of a result, which has some of its `own`."""
-        stats, job = source.stats, self._jobs[index]
-        assert source.finish_reason is not None
+        stats, job, finish = source.stats, self._jobs[index], source.finish_reason
         result = {
             "index": index,
             "content": "",
@@ -228,8 +214,8 @@ class _Reply:
             "generation_settings": _generation_settings(self._engine, job.options, self._samplers),
             "prompt": job.prompt_text(self._engine.tokenizer.decode),
             "has_new_line": self._has_newline[index],
-            "truncated": source.finish_reason is Finish.CONTEXT,
-            "stop_type": _STOP_TYPES[source.finish_reason],
+            "truncated": finish is Finish.CONTEXT,
+            "stop_type": _STOP_TYPES.get(finish, "limit") if finish else "limit",
             "stopping_word": source.stop or "",
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
@@ -237,7 +223,8 @@ class _Reply:
         return _pick(result | own, self._fields)
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """`completion_probabilities`, if `n_probs` asked for them."""
+        """`completion_probabilities`, if `n_probs` asked for them; with `post_sampling_probs`, the
+        probabilities instead of their logarithms."""
         options = self._jobs[0].options
         if options.logprobs is None:
             return {}
@@ -259,7 +246,6 @@ class _Reply:
 
 
 def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry with the probability instead of its logarithm, as `post_sampling_probs` has it."""
     kept = {name: entry[name] for name in ("id", "token", "bytes")}
     return kept | {"prob": math.exp(entry["logprob"])}
 
@@ -267,7 +253,6 @@ def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
 def _generation_settings(
     engine: "Engine", options: Options, samplers: Sequence[str]
 ) -> dict[str, Any]:
-    """The options of a request, in llama-server's words."""
     sampling = options.sampling
     return {
         "n_ctx": engine.context_limit,
@@ -331,7 +316,6 @@ def _tokenize(service: Service, body: Body) -> Response:
 
 
 def _detokenize(service: Service, body: Body) -> Response:
-    """The text of `tokens`."""
     engine, tokens = service.engine, body.values("tokens")
     for index, token in enumerate(tokens):
         if type(token) is not int or not 0 <= token < engine.model.vocabulary_size:
@@ -348,7 +332,7 @@ def _apply_template(service: Service, body: Body) -> Response:
 def _props(service: Service, nothing: Body) -> Response:
     """The properties of the model, and the default options."""
     engine = service.engine
-    wrapped = engine.tokenizer.wrapped
+    bos, eos = engine.tokenizer.wrapped.bos_token, engine.tokenizer.wrapped.eos_token
     params = _generation_settings(engine, _read_options(service, nothing), DEFAULT_SAMPLERS)
     return JSONAnswer(
         {
@@ -358,38 +342,29 @@ def _props(service: Service, nothing: Body) -> Response:
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
             "chat_template": engine.tokenizer.template,
-            "bos_token": _text_or_nothing(wrapped.bos_token),
-            "eos_token": _text_or_nothing(wrapped.eos_token),
+            "bos_token": bos if isinstance(bos, str) else "",
+            "eos_token": eos if isinstance(eos, str) else "",
             "build_info": f"akunu-py {__version__}",
         }
     )
 
 
-def _text_or_nothing(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _lora_adapters(service: Service, _body: Body) -> Response:
-    """None: an adapter is a part of the model from the start."""
     _ = service.engine
-    return JSONAnswer([])
+    return JSONAnswer([])  # an adapter is a part of the model from the start
 
 
-LLAMA: Final = Contract(
-    name="llama",
-    endpoints=(
-        Endpoint("POST", "/infill", _infill),
-        Endpoint("POST", "/completion", _complete),
-        Endpoint("POST", "/completions", _complete),
-        Endpoint("POST", "/tokenize", _tokenize),
-        Endpoint("POST", "/detokenize", _detokenize),
-        Endpoint("POST", "/apply-template", _apply_template),
-        Endpoint("GET", "/props", _props),
-        Endpoint("GET", "/lora-adapters", _lora_adapters),
-        *(
-            Endpoint("POST", path, refuse_embeddings)
-            for path in ("/embedding", "/embeddings", "/rerank", "/reranking")
-        ),
-    ),
-    error_body=error_body,
+ENDPOINTS: Final = (
+    Endpoint("POST", "/infill", _infill),
+    Endpoint("POST", "/completion", _complete),
+    Endpoint("POST", "/completions", _complete),
+    Endpoint("POST", "/tokenize", _tokenize),
+    Endpoint("POST", "/detokenize", _detokenize),
+    Endpoint("POST", "/apply-template", _apply_template),
+    Endpoint("GET", "/props", _props),
+    Endpoint("GET", "/lora-adapters", _lora_adapters),
+    Endpoint("POST", "/embedding", refuse_embeddings),
+    Endpoint("POST", "/embeddings", refuse_embeddings),
+    Endpoint("POST", "/rerank", refuse_embeddings),
+    Endpoint("POST", "/reranking", refuse_embeddings),
 )

@@ -45,12 +45,8 @@ class RequestLog:
     method, path, status, duration, and why it was refused.
 
     The line has no content of the request. The application leaves the status in the scope: if this
-    class wrapped `send`, every streamed token would pass through the wrapper.
-
-    Args:
-        app: the application.
-        error_form: returns, for a path, the function that makes the JSON object for an error.
-        polled_paths: requests to these are logged at level DEBUG.
+    class wrapped `send`, every streamed token would pass through the wrapper. `error_form` returns,
+    for a path, the function that makes the JSON object for an error.
     """
 
     def __init__(
@@ -72,8 +68,7 @@ class RequestLog:
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(scope["path"])[1:-1], scope.get(STATUS, _CLIENT_LEFT)
-            error = scope.get(NOTED_ERROR)
-            why = "" if error is None else f": {ascii(error)[1:-1]}"
+            why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
             level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
@@ -85,11 +80,10 @@ class RequestLog:
             if STATUS in scope:
                 api_error_of(error)  # for the log
                 return None
-            return self._response_to(noted_error(scope, error), scope["path"])
+            found = noted_error(scope, error)
+            body = self._error_form(scope["path"])(found)
+            return JSONAnswer(body, found.status, found.headers)
         return None
-
-    def _response_to(self, error: ApiError, path: str) -> Response:
-        return JSONAnswer(self._error_form(path)(error), error.status, error.headers)
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
@@ -105,8 +99,8 @@ def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
 
 
 class AccessMiddleware:
-    """Refuses requests with a foreign Host or Origin, and those without the API key; the
-    `open_paths` need no key."""
+    """Refuses requests with a foreign Host or Origin, and those without the API key, which the
+    `open_paths` do not need."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
         self._app = app
@@ -158,7 +152,7 @@ def _forbidden(sentence: str) -> ApiError:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port; empty if it is malformed."""
+    """The name in a Host header; empty if it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -175,12 +169,11 @@ def _is_address(name: str) -> bool:
 
 
 class DisconnectMiddleware:
-    """Reads the body into the scope, then runs the application while the client is connected.
+    """Reads the body into the scope, then runs the application until the client disconnects.
 
-    The application is cancelled when the client disconnects, whether or not it is sending. This
-    closes the iteration over the events, which cancels the jobs on the engine's thread. A body of
-    too many bytes is refused, before it is read if its size is declared; so is one that does not
-    fit beside those of all other requests.
+    Cancelling it closes the iteration over the events, which cancels the jobs on the engine's
+    thread. A body of too many bytes is refused, before it is read if its size is declared; so is
+    one that does not fit beside those of all other requests.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:

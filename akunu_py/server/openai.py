@@ -11,14 +11,21 @@ from akunu_py.events import Completion, Event
 from akunu_py.package import __version__
 from akunu_py.round import Finish
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.fields import read_choices
 from akunu_py.server.service import Job, Service
-from akunu_py.server.wire import JobAnswer, JSONAnswer, new_id, prompt_progress, sse, timings
+from akunu_py.server.wire import (
+    Endpoint,
+    JobAnswer,
+    JSONAnswer,
+    new_id,
+    prompt_progress,
+    refuse_embeddings,
+    sse,
+    timings,
+)
 from akunu_py.stats import Stats
 
-PREFIX: Final = "/v1/"
 _DONE: Final = b"data: [DONE]\n\n"
 _STARTED: Final = int(time())
 _CODES: Final = {
@@ -47,8 +54,7 @@ class ResponseKind:
 
 
 class Choice(Protocol):
-    """Formats one completion as a choice of a response, or of chunks; `reasoning_tokens` are those
-    of its tokens that were reasoning."""
+    """Formats one completion as a choice of a response, or of chunks."""
 
     @property
     def reasoning_tokens(self) -> int: ...
@@ -70,11 +76,7 @@ def respond(
     kind: ResponseKind,
     make_choice: Callable[[int, Job], Choice],
 ) -> Response:
-    """Does the job of every prompt, as often as the client wants choices of it.
-
-    Raises:
-        BodyError: if these are more than the server allows.
-    """
+    """Does the job of every prompt, as often as the client wants choices of it."""
     per_prompt, jobs = read_choices(body, prompt_jobs, "n")
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
     streams = body.flag("stream", default=False)
@@ -131,7 +133,6 @@ class _Reply:
             yield from self._end(index, event.stats, event.finish_reason)
 
     def _end(self, index: int, stats: Stats, finish: Finish) -> Iterator[bytes]:
-        """The chunks that end a choice."""
         choice = self._choices[index]
         self._done[index] = stats, choice.reasoning_tokens
         is_last = len(self._done) == len(self._choices)
@@ -159,12 +160,8 @@ class _Reply:
 
 def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
     """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics
-    and the reasoning tokens of each, by its index.
-
-    A prompt counts once, however many choices it has. All draft tokens count as predicted ones, not
-    only those drafted from the client's `prediction`. The time of decoding is from the first
-    choice's beginning to the last one's end, because they are decoded together.
-    """
+    and the reasoning tokens of each, by its index. A prompt counts once, however many choices it
+    has. All draft tokens count as predicted ones."""
     sums, prompts = Stats(), Stats()
     for index, (stats, _) in done.items():
         sums.include(stats)
@@ -175,7 +172,7 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
         for stats, _ in done.values()
         if stats.decode_since is not None
     ]
-    if spans:
+    if spans:  # they are decoded together
         sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
     usage = {
         "prompt_tokens": prompts.prompt_tokens,
@@ -194,12 +191,10 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
 
 
 def _list_models(service: Service, _: Body) -> Response:
-    """A list of one model."""
     return JSONAnswer({"object": "list", "data": [_entry(service)]})
 
 
 def _show_model(service: Service, path: Body) -> Response:
-    """The model, if it has the name in the path."""
     entry = _entry(service)
     if path.any("model") not in (entry["id"], *entry["aliases"]):
         raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
@@ -207,7 +202,6 @@ def _show_model(service: Service, path: Body) -> Response:
 
 
 def _entry(service: Service) -> dict[str, Any]:
-    """A model object, with what llama-server adds to it."""
     engine = service.engine
     return {
         "id": service.model_name,
@@ -225,15 +219,10 @@ def _entry(service: Service) -> dict[str, Any]:
     }
 
 
-MODELS: Final = Contract(
-    name="openai",
-    endpoints=(
-        Endpoint("GET", "/v1/models", _list_models),
-        Endpoint("GET", "/models", _list_models),
-        Endpoint("GET", "/v1/models/{model:path}", _show_model),
-        Endpoint("POST", "/v1/embeddings", refuse_embeddings),
-        Endpoint("POST", "/v1/rerank", refuse_embeddings),
-    ),
-    error_body=error_body,
-    prefixes=(PREFIX,),
+ENDPOINTS: Final = (
+    Endpoint("GET", "/v1/models", _list_models),
+    Endpoint("GET", "/models", _list_models),
+    Endpoint("GET", "/v1/models/{model:path}", _show_model),
+    Endpoint("POST", "/v1/embeddings", refuse_embeddings),
+    Endpoint("POST", "/v1/rerank", refuse_embeddings),
 )

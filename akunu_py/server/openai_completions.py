@@ -16,11 +16,10 @@ from akunu_py.options import MAX_ALTERNATIVES
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.dialect import OPENAI, read_options
-from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
+from akunu_py.server.openai import ResponseKind, respond
 from akunu_py.server.service import Job, Service, before_gap
-from akunu_py.server.wire import FINISH_REASONS, bounded, spell
+from akunu_py.server.wire import Endpoint, bounded, finish_word, spell
 from akunu_py.text.token_bytes import TokenBytes
 
 _COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
@@ -28,7 +27,6 @@ _FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", e
 _DIALECT: Final = replace(OPENAI, max_tokens=16)
 
 Lists = dict[str, list[Any]]
-"""Log-probabilities, as `_Logprobs` makes them."""
 
 
 def _complete(service: Service, body: Body) -> Response:
@@ -66,21 +64,15 @@ def _fill(service: Service, body: Body) -> Response:
     return respond(service, body, [job], _FIM, lambda index, _: _FimChoice(index))
 
 
-COMPLETIONS: Final = Contract(
-    name="openai",
-    endpoints=(
-        Endpoint("POST", "/v1/completions", _complete),
-        Endpoint("POST", "/v1/beta/completions", _complete),
-        Endpoint("POST", "/v1/fim/completions", _fill),
-        Endpoint("POST", "/fim/completions", _fill),
-    ),
-    error_body=error_body,
-    prefixes=(PREFIX,),
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/completions", _complete),
+    Endpoint("POST", "/v1/beta/completions", _complete),
+    Endpoint("POST", "/v1/fim/completions", _fill),
+    Endpoint("POST", "/fim/completions", _fill),
 )
 
 
 def _read_prompts(body: Body) -> list[str | list[int]]:
-    """The prompts: a text, a list of texts, ids, or a list of lists of ids."""
     body.require("prompt")
     given = body.any("prompt")
     if isinstance(given, list) and given:
@@ -114,12 +106,12 @@ class _CompletionChoice:
         return [self._choice(text, logprobs, None)]
 
     def empty(self, finish: Finish | None = None) -> dict[str, Any]:
-        return self._choice("", None, finish and FINISH_REASONS[finish])
+        return self._choice("", None, finish and finish_word(finish))
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         text = self._echo + completion.text
         logprobs = None if self._logprobs is None else self._logprobs.take(completion, text)
-        return self._choice(text, logprobs, FINISH_REASONS[completion.finish_reason])
+        return self._choice(text, logprobs, finish_word(completion.finish_reason))
 
     def _choice(self, text: str, logprobs: Lists | None, finish: str | None) -> dict[str, Any]:
         return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish}
@@ -151,7 +143,6 @@ class _Logprobs:
         self._scores_prompt = False
 
     def take(self, source: Event | Completion, text: str) -> Lists:
-        """The lists for an event or for a whole completion, and their text."""
         prompt = source.prompt_logprobs
         self._scores_prompt = self._scores_prompt or prompt is not None
         entries = list(source.logprobs)

@@ -27,16 +27,12 @@ class Limits:
     """The most that a request may ask for, so that none exhausts the machine.
 
     Attributes:
-        body_bytes: the size of a request's body.
         held_bytes: the size of the bodies of all requests that wait or run.
         values: numbers, texts and other values in a body, since JSON is parsed in one go, during
             which nothing else runs.
         tokenized_characters: the length of a text whose tokens are asked for.
         prompt_characters: the length of any one text in the body, including files around a gap.
-        stops: number of stop strings.
-        stop_characters: the length of one stop string.
         choices: completions for one request, counted over all prompts and samples.
-        biases: tokens with a logit bias.
     """
 
     body_bytes: int = 16 << 20
@@ -80,11 +76,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve.
-
-    Raises:
-        InvalidRequestError: if a number is out of its range, or the key is empty.
-    """
+    """How to serve."""
 
     # fmt: off
     host: str = option("127.0.0.1", "the address to listen on, or several with commas between",

@@ -178,12 +178,12 @@ def _serve(pipe: Connection) -> None:
     async def run() -> None:
         watch = LoopWatch(asyncio.get_running_loop())
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            serving = asyncio.create_task(http.serve(listener))
+            serving = asyncio.create_task(http.serve([listener]))
             pipe.send(listener.getsockname()[1])
             while await asyncio.to_thread(pipe.recv):
                 pipe.send((memory.resident_bytes() or 0, watch.slowest_s))
                 watch.slowest_s = 0.0
-            http.stop()
+            http.should_exit = True
             await serving
 
     uvloop.run(run())

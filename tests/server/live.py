@@ -130,7 +130,7 @@ def serve(
     logger.addHandler(log)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = Thread(target=lambda: uvloop.run(server.serve(listener)), daemon=True)
+        thread = Thread(target=lambda: uvloop.run(server.serve([listener])), daemon=True)
         thread.start()
         try:
             if wait_until_loaded:
@@ -138,7 +138,7 @@ def serve(
             with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
                 yield LiveServer(url, service, worker, client, log)
         finally:
-            server.stop()
+            server.should_exit = True
             thread.join(PATIENCE_S)
             worker.close(PATIENCE_S)
             logger.removeHandler(log)

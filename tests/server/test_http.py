@@ -18,8 +18,8 @@ HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 def test_sending_does_not_wait_for_acknowledgements() -> None:
     server = HttpServer(Starlette())
     with socket.create_server(("127.0.0.1", 0)) as listener, listener.dup() as kept:
-        server.stop()
-        uvloop.run(server.serve(listener))
+        server.should_exit = True
+        uvloop.run(server.serve([listener]))
         with socket.create_connection(kept.getsockname()[:2]):
             connection, _ = kept.accept()
             with connection:
@@ -32,13 +32,13 @@ def dialled() -> Iterator[socket.socket]:
     server = HttpServer(Starlette())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()[:2]
-        thread = Thread(target=lambda: uvloop.run(server.serve(listener)))
+        thread = Thread(target=lambda: uvloop.run(server.serve([listener])))
         thread.start()
         try:
             with socket.create_connection(address, timeout=PATIENCE_S) as connection:
                 yield connection
         finally:
-            server.stop()
+            server.should_exit = True
             thread.join(PATIENCE_S)
 
 
