@@ -12,19 +12,23 @@ from starlette.responses import Response
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar
 from akunu_py.server.body import Body
-from akunu_py.server.conversation import Block, Blocks, ChatJob, Step, Tools, select_tools
-from akunu_py.server.conversation import count_tokens as count
-from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import (
+from akunu_py.server.conversation import (
     MAX_TOOLS,
+    Block,
+    Blocks,
+    ChatJob,
     Message,
+    Step,
+    Tools,
     call_of,
     merged,
     offered,
-    read_text,
+    select_tools,
     some_messages,
 )
+from akunu_py.server.conversation import count_tokens as count
+from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, JobAnswer, finish_word, named_sse, new_id
 from akunu_py.stats import Stats
@@ -191,7 +195,7 @@ def _tool(tool: Body) -> dict[str, Any]:
 
 
 def _read_messages(body: Body) -> list[Message]:
-    system = read_text(body, "system")
+    system = body.joined("system")
     found: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in some_messages(body):
         role = message.text("role", default="")
@@ -216,7 +220,7 @@ def _messages(message: Body, role: str) -> Iterator[Message]:
         elif kind == "tool_result":
             has_results = True
             id_ = block.text("tool_use_id", default="")
-            content = read_text(block, "content")
+            content = block.joined("content")
             yield {"role": "tool", "tool_call_id": id_, "content": content}
         elif kind == "thinking":
             thoughts.append(block.text("thinking", default=""))

@@ -17,7 +17,6 @@ from akunu_py.server import (
     ollama,
     openai,
     openai_chat,
-    openai_completions,
     responses,
 )
 from akunu_py.server.body import Body
@@ -48,7 +47,6 @@ CONTRACTS: Final = (
     Contract(
         (
             *openai_chat.ENDPOINTS,
-            *openai_completions.ENDPOINTS,
             *responses.ENDPOINTS,
             *openai.ENDPOINTS,
         ),

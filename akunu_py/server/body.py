@@ -121,6 +121,18 @@ class Body:
         """A value of any type; None if it is missing."""
         return self._find(names)[1]
 
+    def joined(self, name: str, kinds: Sequence[str] = ("text",), joint: str = "\n\n") -> str:
+        """A string, or a list of parts that are all text, of one of these kinds; a part without a
+        type is of the first one. Parts are separate paragraphs, as for llama-server."""
+        if not isinstance(self.any(name), list):
+            return self.text(name, default="")
+        texts = []
+        for part in self.objects(name):
+            if part.text("type", default=kinds[0]) not in kinds:
+                part.refuse("type", "must be text; this model reads nothing else")
+            texts.append(part.text("text", "refusal", default=""))
+        return joint.join(texts)
+
     def names(self) -> list[str]:
         return list(self._fields)
 

@@ -1,16 +1,17 @@
 """Conversation: messages and tools in OpenAI's form as one job, and the blocks of its answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
-from akunu_py.server.body import Body
+from akunu_py.server.body import Body, parse_json
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JSONAnswer, finish_word
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
@@ -19,6 +20,99 @@ from akunu_py.text.call_grammar import CallGrammar, make_checked
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.text.tokenizer import Tokenizer
+
+
+Message = dict[str, Any]
+
+MAX_MESSAGES: Final = 4096
+MAX_TOOLS: Final = 512
+
+
+def read_messages(body: Body) -> list[Message]:
+    """The messages, with their content as one text; other fields go on to the template."""
+    return [_message(message) for message in some_messages(body)]
+
+
+def some_messages(body: Body) -> list[Body]:
+    """The messages as they came, at least one."""
+    messages = body.objects("messages", most=MAX_MESSAGES)
+    if not messages:
+        body.refuse("messages", "must have at least one message")
+    return messages
+
+
+def _message(message: Body) -> Message:
+    message.require("role")
+    role = message.text("role", default="")
+    kept = {key: message.any(key) for key in message.names() if message.has(key)}
+    if message.has("tool_calls"):
+        calls = message.objects("tool_calls")
+        kept["tool_calls"] = [
+            {key: call.any(key) for key in call.names()}
+            | call_of(call.object("function"), call.any("id"))
+            for call in calls
+        ]
+    # `developer` is OpenAI's newer word for the role of the system message; no template knows it.
+    role = "system" if role == "developer" else role
+    return kept | {"role": role, "content": message.joined("content")}
+
+
+def merged(messages: Sequence[Message]) -> list[Message]:
+    """Messages in an order that all templates accept: one system message, at the beginning; then
+    users and the assistant in turn. Later system messages become the user's."""
+    found: list[Message] = []
+    for given in messages:
+        message = dict(given)
+        last = found[-1] if found else {"role": "system"}
+        if message["role"] == "system" and last["role"] != "system":
+            message["role"] = "user"
+        if not found or last["role"] != message["role"] or message["role"] == "tool":
+            found.append(message)
+        elif message["role"] == "assistant":
+            calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
+            last["content"] += message["content"]
+            last |= {"tool_calls": calls} if calls else {}
+        else:
+            last["content"] += f"\n\n{message['content']}"
+    return found
+
+
+def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
+    """An earlier call, whose arguments are in a field of an object with its name. Templates expect
+    them as an object, so they are parsed if they are JSON."""
+    arguments = function.any(field)
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = parse_json(arguments)
+    return made_call(function.text("name", default=""), arguments, id_)
+
+
+def made_call(name: str, arguments: Any, id_: Any) -> dict[str, Any]:
+    """A call, with its arguments as they are given."""
+    named = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return named if id_ is None else {"id": id_} | named
+
+
+def read_offered_tools(body: Body) -> list[dict[str, Any]]:
+    """The tools that the model may call; all are functions."""
+    tools = body.objects("tools", most=MAX_TOOLS)
+    for tool in tools:
+        if tool.text("type", default="function") != "function":
+            tool.refuse("type", "must be function")
+    return [offered(tool.object("function")) for tool in tools]
+
+
+def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
+    """A tool as the client sent it, after checking the fields that templates and parsers use;
+    `schema` is the name of the one that describes its arguments."""
+    if not function.text("name", default=""):
+        function.refuse("name", "is missing")
+    function.text("description", default="")
+    function.object(schema).object("properties")
+    kept = {name: function.any(name) for name in function.names() if name != schema}
+    if schema in function.names():
+        kept["parameters"] = function.any(schema)
+    return {"type": "function", "function": kept}
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,14 @@ name `temperature`, tokens are sampled at a temperature of 1.
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from akunu_py.memory.projects import Memory
 from akunu_py.option_field import options_in
 from akunu_py.options import (
     DEFAULT_REPETITION_CONTEXT,
@@ -21,8 +25,8 @@ from akunu_py.options import (
     Sampling,
 )
 from akunu_py.server.body import Body
-from akunu_py.server.fields import read_project, read_text
-from akunu_py.server.service import Service
+from akunu_py.server.errors import ApiError
+from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import gbnf_to_lark
 
 if TYPE_CHECKING:
@@ -75,6 +79,7 @@ _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "
                    "t": "temperature", "i": "infill"}  # fmt: skip
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
+_MAX_TOP_LOGPROBS: Final = 20
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
@@ -132,8 +137,26 @@ def read_options(
         and body.flag("stream", default=False),
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
-        project=read_project(whole, service.engine.memory),
+        project=_read_project(whole, service.engine.memory),
     )
+
+
+def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
+    """How many choices each prompt has, and the jobs, repeated for every choice."""
+    most = body.limits.choices
+    choices = body.integer(*names, default=1, least=1, most=most)
+    if len(jobs) * choices > most:
+        body.refuse("prompt", f"asks for more than {most} answers in one request")
+    return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
+
+
+def read_logprobs(body: Body) -> int | None:
+    """How many alternatives to report per token; None reports no log-probabilities."""
+    wanted = body.flag("logprobs", default=False)
+    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
+    if alternatives and not wanted:
+        body.refuse("top_logprobs", "needs `logprobs` to be true")
+    return alternatives if wanted else None
 
 
 def read_samplers(body: Body) -> tuple[str, ...]:
@@ -228,7 +251,7 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
     prediction = body.object("prediction")
     if prediction.text("type", default="content") != "content":
         prediction.refuse("type", "must be content")
-    content = read_text(prediction, "content", joint="")
+    content = prediction.joined("content", joint="")
     return (content,) if content else ()
 
 
@@ -319,3 +342,32 @@ def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float],
             body.refuse(name, "must give each token a number, or false")
         biases += [(each, float(bias)) for each in tokens]
     return tuple(biases)
+
+
+def _read_project(body: Body, memory: Memory) -> str | None:
+    """The only project that a request drafts from: a folder that the server was started with, or
+    its last name. None for all projects, an empty text for none. Without the field, a file of
+    `input_extra` stands for its project.
+
+    Raises:
+        ApiError: if the server was not started with it, whether or not there is such a folder.
+    """
+    given = body.text("project", default=None)
+    if given is None:
+        names = [extra.text("filename", default="") for extra in body.objects("input_extra")]
+        paths = [Path(os.path.normpath(name)) for name in names]
+        within = (key for path in paths for key in memory.projects if path.is_relative_to(key))
+        return next(within, None)
+    if not given or given in memory.projects:
+        return given
+    wanted = os.path.normpath(given)
+    for key in memory.projects:
+        if wanted in (key, Path(key).name):
+            return key
+    raise ApiError(
+        HTTPStatus.FORBIDDEN,
+        "The field `project` names none of the folders that this server was started with; see "
+        "`serve --project`.",
+        "permission_error",
+        param="project",
+    )

@@ -20,11 +20,11 @@ from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
     LLAMA,
+    read_choices,
     read_options,
     read_samplers,
 )
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import read_choices
 from akunu_py.server.openai_chat import read_chat
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import (

@@ -13,10 +13,16 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options
 from akunu_py.package import __version__
 from akunu_py.server.body import Body
-from akunu_py.server.conversation import Blocks, ChatJob, Step, Tools
-from akunu_py.server.dialect import OLLAMA, read_options
+from akunu_py.server.conversation import (
+    Blocks,
+    ChatJob,
+    Step,
+    Tools,
+    read_messages,
+    read_offered_tools,
+)
+from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.fields import read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
     NDJSON,

@@ -9,9 +9,17 @@ from akunu_py.events import Completion, Event
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.conversation import Block, Blocks, ChatJob, count_tokens, select_tools
-from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.fields import made_call, read_logprobs, read_messages, read_offered_tools
+from akunu_py.server.conversation import (
+    Block,
+    Blocks,
+    ChatJob,
+    count_tokens,
+    made_call,
+    read_messages,
+    read_offered_tools,
+    select_tools,
+)
+from akunu_py.server.dialect import OPENAI, read_format, read_logprobs, read_options
 from akunu_py.server.openai import ResponseKind, respond
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, described_logprobs, finish_word

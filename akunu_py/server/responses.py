@@ -17,19 +17,23 @@ from starlette.responses import Response
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Completion, Event
 from akunu_py.server.body import Body
-from akunu_py.server.conversation import Block, ChatJob, Step, Tools, count_tokens, select_tools
-from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.fields import (
+from akunu_py.server.conversation import (
     MAX_MESSAGES,
     MAX_TOOLS,
+    Block,
+    ChatJob,
     Message,
+    Step,
+    Tools,
     call_of,
+    count_tokens,
     made_call,
     merged,
     read_offered_tools,
-    read_text,
+    select_tools,
 )
+from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.service import Service
 from akunu_py.server.wire import (
     Endpoint,
@@ -186,7 +190,7 @@ def _messages(item: Body) -> Iterator[Message]:
         if role not in _ROLES:
             item.refuse("role", "must be user, assistant, system or developer")
         role = "system" if role == "developer" else role
-        yield {"role": role, "content": read_text(item, "content", _TEXTS)}
+        yield {"role": role, "content": item.joined("content", _TEXTS)}
     elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
         id_ = item.text("call_id", default="")
         if kind == "function_call":
@@ -200,7 +204,7 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
     elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
         id_ = item.text("call_id", "id", default="")
-        yield {"role": "tool", "tool_call_id": id_, "content": read_text(item, "output", _TEXTS)}
+        yield {"role": "tool", "tool_call_id": id_, "content": item.joined("output", _TEXTS)}
     elif kind == "item_reference":
         item.refuse("type", "cannot be served: nothing is stored; send the item")
     elif kind != "reasoning" and not kind.endswith("_call"):
