@@ -80,10 +80,11 @@ class RequestLog:
             if STATUS in scope:
                 api_error_of(error)  # for the log
                 return None
-            found = noted_error(scope, error)
-            body = self._error_form(scope["path"])(found)
-            return JSONAnswer(body, found.status, found.headers)
+            return self._response_to(noted_error(scope, error), scope["path"])
         return None
+
+    def _response_to(self, error: ApiError, path: str) -> Response:
+        return JSONAnswer(self._error_form(path)(error), error.status, error.headers)
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
