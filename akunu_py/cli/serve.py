@@ -112,7 +112,7 @@ def tell_ready(service: "Service", where: str, wanted: int) -> None:
     for notice in service.engine.notices:
         logger.warning("%s", notice)
     print(f"Serving {where}")
-    parallel, why = service.scheduler.parallel, service.why_in_turns
+    parallel, why = service.worker.scheduler.parallel, service.why_in_turns
     how = f"Up to {parallel} requests are answered at a time"
     if parallel == 1:
         how = "Requests are answered one after another"

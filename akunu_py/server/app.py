@@ -10,15 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akunu_py.server import (
-    anthropic,
-    llama,
-    monitor,
-    ollama,
-    openai,
-    openai_chat,
-    responses,
-)
+from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
 from akunu_py.server.body import Body
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.middleware import (
@@ -45,13 +37,7 @@ class Contract:
 CONTRACTS: Final = (
     Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages"),
     Contract(
-        (
-            *openai_chat.ENDPOINTS,
-            *responses.ENDPOINTS,
-            *openai.ENDPOINTS,
-        ),
-        openai.error_body,
-        "/v1/",
+        (*openai_chat.ENDPOINTS, *responses.ENDPOINTS, *openai.ENDPOINTS), openai.error_body, "/v1/"
     ),
     Contract(ollama.ENDPOINTS, ollama.error_body, "/api/"),
     Contract((*llama.ENDPOINTS, *monitor.ENDPOINTS, *monitor.PAGE), llama.error_body),

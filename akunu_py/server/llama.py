@@ -337,7 +337,7 @@ def _props(service: Service, nothing: Body) -> Response:
     return JSONAnswer(
         {
             "default_generation_settings": {"n_ctx": engine.context_limit, "params": params},
-            "total_slots": service.scheduler.parallel,
+            "total_slots": service.worker.scheduler.parallel,
             "model_alias": service.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},

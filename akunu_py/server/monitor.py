@@ -50,9 +50,9 @@ def _slots(service: Service, _: Body) -> Response:
     """An entry for each running request and for each free place. There are more entries than
     places while urgent requests make others pause. `/status` has the caches."""
     engine = service.engine
-    running = {one.place: one for one in service.scheduler.running}
+    running = {one.place: one for one in service.worker.scheduler.running}
     nbytes = {slot.id: slot.nbytes for slot in engine.slots}
-    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
+    places = max([service.worker.scheduler.parallel, *(place + 1 for place in running)])
     slots = []
     for place in range(places):
         slot: dict[str, Any] = {
@@ -106,7 +106,7 @@ def _metrics(service: Service, _: Body) -> Response:
 
 
 def _prometheus_lines(service: Service) -> Iterator[str]:
-    metrics, scheduler = service.metrics, service.scheduler
+    metrics, scheduler = service.metrics, service.worker.scheduler
     sums, computed = metrics.sums, metrics.computed_tokens
     computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
     entries: tuple[tuple[str, str, str, float], ...] = (
@@ -133,7 +133,7 @@ def _prometheus_lines(service: Service) -> Iterator[str]:
         ("gauge", "n_busy_slots_per_decode", "Sequences per round of generating.",
          scheduler.advanced / scheduler.rounds if scheduler.rounds else 0.0),
         ("gauge", "requests_processing", "Requests being worked on.", service.processing),
-        ("gauge", "requests_deferred", "Requests that wait.", service.waiting),
+        ("gauge", "requests_deferred", "Requests that wait.", service.worker.queue_depth),
     )  # fmt: skip
     for kind, name, meaning, value in entries:
         yield from _comments(name, meaning, kind)
@@ -164,9 +164,9 @@ def _status(service: Service, _: Body) -> Response:
         "uptime_s": round(monotonic() - _STARTED, 3),
         "queue": {
             "processing": service.processing,
-            "waiting": service.waiting,
+            "waiting": service.worker.queue_depth,
             "limit": service.settings.queue,
-            "parallel": service.scheduler.parallel,
+            "parallel": service.worker.scheduler.parallel,
         },
         "sequences": [_described(job.sequence) for job in service.active],
         "answers": service.metrics.answers,

@@ -19,7 +19,6 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.options import Options
 from akunu_py.round import Finish
-from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
 from akunu_py.server.settings import ServerSettings
@@ -141,7 +140,7 @@ class Service:
         self.metrics = Metrics()
         self.active: list[Job] = []
         """The jobs that wait or run."""
-        self._worker = worker
+        self.worker = worker
         self._stopping = False
 
     @property
@@ -152,9 +151,9 @@ class Service:
             LoadingError: if it is not loaded yet.
             AkunuError: if it could not be loaded.
         """
-        if not self._worker.loading.done():
+        if not self.worker.loading.done():
             raise LoadingError
-        return self._worker.loading.result()
+        return self.worker.loading.result()
 
     @property
     def model_name(self) -> str:
@@ -162,21 +161,12 @@ class Service:
 
     @property
     def processing(self) -> int:
-        return len(self._worker.scheduler.running) or int(self._worker.busy)
-
-    @property
-    def waiting(self) -> int:
-        return self._worker.queue_depth
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """Only look."""
-        return self._worker.scheduler
+        return len(self.worker.scheduler.running) or int(self.worker.busy)
 
     @property
     def why_in_turns(self) -> str | None:
         """Why jobs that run at the same time do not share forward passes; None if they do."""
-        return self.engine.batch.why_impossible if self.scheduler.parallel > 1 else None
+        return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
 
     def stream(
         self, jobs: Many[Job], *, end_only: bool = False
@@ -236,7 +226,7 @@ class Service:
         self, jobs: Many[Job], *, end_only: bool
     ) -> AsyncGenerator[tuple[int, Event], None]:
         arrived: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
-        free = asyncio.Semaphore(self.scheduler.parallel)
+        free = asyncio.Semaphore(self.worker.scheduler.parallel)
         self._start(jobs[0], end_only=end_only)
 
         async def read(index: int, job: Job) -> None:
@@ -274,7 +264,7 @@ class Service:
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)
         job.sequence = Sequence(job.prompt, job.options, job.kind)
-        job.events = self._worker.stream(job.sequence, queues=is_first)
+        job.events = self.worker.stream(job.sequence, queues=is_first)
         self.active.append(job)
         # A deadline needs each event when it happens.
         end_only = end_only and job.predict_s is None

@@ -12,10 +12,8 @@ PROMPT = "one two one two one two one"
 
 
 def ask(live: LiveServer, **fields: Any) -> Any:
-    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0} | fields
-    response = live.post("/v1/completions", body)
-    assert response.status_code == 200, response.text
-    return response.json()
+    body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+    return live.ask("/v1/completions", body | fields)
 
 
 def text_of(live: LiveServer, **fields: Any) -> str:
@@ -235,9 +233,7 @@ GAP = {"prompt": "ab", "suffix": "cde", "max_tokens": 6, "temperature": 0}
 
 
 def fill(live: LiveServer, **fields: Any) -> Any:
-    response = live.post(FIM_PATH, GAP | fields)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return live.ask(FIM_PATH, GAP | fields)
 
 
 def filled(live: LiveServer, **fields: Any) -> str:
@@ -293,35 +289,23 @@ USUAL = {
     ("endpoint", "fields", "param"),
     [
         ("text", {"prompt": None}, "prompt"),
-        ("text", {"prompt": 3}, "prompt"),
         ("text", {"prompt": [1, "a"]}, "prompt[0]"),
         ("text", {"prompt": ["a"] * 17}, "prompt"),
         ("text", {"prompt": ["a"] * 9, "n": 2}, "prompt"),
-        ("text", {"max_tokens": "many"}, "max_tokens"),
         ("text", {"temperature": -1}, "temperature"),
         ("text", {"top_p": 2}, "top_p"),
         ("text", {"presence_penalty": 2.5}, "presence_penalty"),
-        ("text", {"frequency_penalty": "x"}, "frequency_penalty"),
         ("text", {"logprobs": 101}, "logprobs"),
         ("text", {"echo": True, "logprobs": 1, "suffix": "b"}, "logprobs"),
         ("text", {"n": 0}, "n"),
         ("text", {"best_of": 4}, "best_of"),
-        ("text", {"suffix": 1}, "suffix"),
-        ("text", {"stop": [1]}, "stop[0]"),
         ("text", {"stop": ["x"] * 65}, "stop"),
-        ("text", {"stream": "yes"}, "stream"),
-        ("text", {"stream_options": 1}, "stream_options"),
         ("text", {"logit_bias": {"": 1}}, "logit_bias"),
         ("text", {"prediction": {"type": "guess"}}, "prediction.type"),
         ("fim", {"prompt": None}, "prompt"),
-        ("fim", {"prompt": ["a"]}, "prompt"),
-        ("fim", {"suffix": 1}, "suffix"),
-        ("fim", {"random_seed": "x"}, "random_seed"),
         ("fim", {"min_tokens": 3, "max_tokens": "x"}, "max_tokens"),
         ("chat", {"messages": []}, "messages"),
-        ("chat", {"messages": None}, "messages"),
         ("chat", {"messages": [{"content": "a"}]}, "messages[0].role"),
-        ("chat", {"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ("chat", {"top_logprobs": 2}, "top_logprobs"),
         ("chat", {"tool_choice": "required"}, "tool_choice"),
         ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),

@@ -35,7 +35,7 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
     with held.dial("/completion", completion(n_predict=1)) as first:
         engine.wait_until_held()
         with held.dial("/completion", completion(prompt="b")):
-            while not held.service.waiting:
+            while not held.service.worker.queue_depth:
                 pass
         assert held.log.wait_for("499").endswith(": the client left")
         engine.release()
@@ -50,7 +50,7 @@ def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -
         first = pool.submit(held.post, "/completion", completion(n_predict=1))
         engine.wait_until_held()
         second = pool.submit(held.post, "/completion", completion(n_predict=1))
-        while not held.service.waiting:
+        while not held.service.worker.queue_depth:
             pass
         refused = held.post("/completion", completion(n_predict=1))
         engine.release()
@@ -115,7 +115,7 @@ def test_other_editors_and_warm_ups_replace_nothing(
         older = pool.submit(held.post, "/infill", infill())
         engine.wait_until_held()
         newer = pool.submit(held.post, "/infill", infill(**other))
-        while not held.service.waiting:
+        while not held.service.worker.queue_depth:
             pass
         engine.release()
         assert (older.result().status_code, newer.result().status_code) == (200, 200)
@@ -188,7 +188,7 @@ def crowded(tiny_model_dir: Path) -> Iterator[LiveServer]:
 def settle(live: LiveServer) -> None:
     """Returns once the server is idle."""
     live.settle()
-    while live.service.waiting or live.service.processing:
+    while live.service.worker.queue_depth or live.service.processing:
         live.settle()
 
 

@@ -232,7 +232,7 @@ def harness_score(choice: Any, context: int) -> tuple[float, bool]:
 
 
 def ids_of(live: LiveServer, text: str) -> list[int]:
-    return list(live.post("/tokenize", {"content": text}).json()["tokens"])
+    return list(live.ask("/tokenize", {"content": text})["tokens"])
 
 
 def test_continuations_are_scored_behind_their_context(live: LiveServer) -> None:
@@ -287,9 +287,7 @@ def body(said: str, **fields: Any) -> dict[str, Any]:
 
 
 def message(server: LiveServer, said: str, **fields: Any) -> dict[str, Any]:
-    answer = server.post(CHAT, body(said, **fields))
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()["choices"][0]["message"]
+    found: dict[str, Any] = server.ask(CHAT, body(said, **fields))["choices"][0]["message"]
     return found
 
 
