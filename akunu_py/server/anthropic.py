@@ -185,7 +185,7 @@ def _read_tools(body: Body, model_has_tools: bool) -> Tools:
     parallel = not given.flag("disable_parallel_tool_use", default=False)
     tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
     fields = {"tool_choice": choice, "parallel_tool_calls": parallel}
-    return select_tools(Body(fields, body.limits), tools, model_has_tools=model_has_tools)
+    return select_tools(Body(fields), tools, model_has_tools=model_has_tools)
 
 
 def _tool(tool: Body) -> dict[str, Any]:

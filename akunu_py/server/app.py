@@ -65,9 +65,9 @@ def create_app(service: Service) -> ASGIApp:
         redirect_slashes=False,  # most clients do not follow a redirected POST
         default=_not_found,
     )
-    app = DisconnectMiddleware(app, settings.limits)
+    app = DisconnectMiddleware(app, settings)
     app = AccessMiddleware(app, settings, {each.path for each in endpoints if each.is_open})
-    app = RequestLog(app, _error_form, {each.path for each in endpoints if each.is_polled})
+    app = RequestLog(app, _error_form)
     return allow_pages(app, settings.origins) if settings.origins else app
 
 
@@ -105,8 +105,7 @@ class _Path:
                 headers={"Allow": allowed},
             )
         if method != "POST":
-            path = Body(scope["path_params"], self._service.settings.limits)
-            response = endpoint.handler(self._service, path)
+            response = endpoint.handler(self._service, Body(scope["path_params"]))
         elif len(raw) > _QUICKLY_READ:
             response = await asyncio.to_thread(self._answer, endpoint, raw)
         else:
@@ -115,8 +114,7 @@ class _Path:
         await response(scope, receive, send)
 
     def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
-        body = Body.parse(raw, self._service.settings.limits)
-        return endpoint.handler(self._service, body)
+        return endpoint.handler(self._service, Body.parse(raw))
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 from akunu_py.server.errors import BodyError
-from akunu_py.server.settings import Limits
 
 D = TypeVar("D")
 
+MAX_CHARACTERS: Final = 4 << 20
+"""The length of any one text, including files around a gap."""
+_MAX_VALUES: Final = 1 << 18
+"""JSON is parsed in one go, during which nothing else runs."""
 _MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
 _HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89abcdefABCDEF]")
@@ -28,15 +31,14 @@ _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: 
 class Body:
     """One JSON object; `path` says where it is in the whole body, for messages."""
 
-    def __init__(self, fields: Mapping[str, Any], limits: Limits, path: str = "") -> None:
+    def __init__(self, fields: Mapping[str, Any], path: str = "") -> None:
         self._fields = fields
         self._path = path
-        self.limits = limits
 
     @classmethod
-    def parse(cls, raw: bytes, limits: Limits) -> "Body":
+    def parse(cls, raw: bytes) -> "Body":
         """Parses a body; an empty one counts as an empty object."""
-        _check_count(raw, limits.values)
+        _check_count(raw)
         try:
             # Not `json.loads(bytes)`, which guesses the encoding and lets half characters through.
             value = parse_json(raw.decode("utf-8-sig") or "{}")
@@ -47,7 +49,7 @@ class Body:
             raise BodyError(f"The body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
             raise BodyError(f"The body must be a JSON object, not {_KINDS[type(value)]}.")
-        return cls(value, limits)
+        return cls(value)
 
     def has(self, *names: str) -> bool:
         """Whether one of these fields is there and not null."""
@@ -139,7 +141,7 @@ class Body:
     def only(self, *names: str) -> "Body":
         """The same object with some of its fields."""
         kept = {name: self._fields[name] for name in names if name in self._fields}
-        return Body(kept, self.limits, self._path)
+        return Body(kept, self._path)
 
     def refuse(self, name: str, why: str, *, quotes: bool = False) -> NoReturn:
         """Raises the error that says why a field cannot be served; `why` is the rest of the
@@ -165,12 +167,12 @@ class Body:
 
     def _object(self, name: str, value: Any) -> "Body":
         self._check_type(name, value, "an object", dict)
-        return Body(value, self.limits, f"{self._path}{name}.")
+        return Body(value, f"{self._path}{name}.")
 
     def _text(self, name: str, value: Any) -> str:
         self._check_type(name, value, "a string", str)
-        if len(value) > self.limits.prompt_characters:
-            self.refuse(name, f"is longer than {self.limits.prompt_characters} characters")
+        if len(value) > MAX_CHARACTERS:
+            self.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
         return str(value)
 
     def _check_type(self, name: str, value: Any, expected: str, *kinds: type) -> None:
@@ -184,22 +186,22 @@ class Body:
             self.refuse(name, f"must have {most} entries or fewer, not {len(values)}")
 
 
-def _check_count(raw: bytes, most: int) -> None:
+def _check_count(raw: bytes) -> None:
     """Refuses a body with too many values: each follows a comma, or opens a list or an object."""
 
     def count(start: int, stop: int) -> int:
         return sum(raw.count(sign, start, stop) for sign in (b",", b"[", b"{"))
 
-    if count(0, len(raw)) <= most:
+    if count(0, len(raw)) <= _MAX_VALUES:
         return
     found = end = 0
     for text in _TEXT.finditer(raw):  # signs within texts do not count
         found += 1 + count(end, text.start())
         end = text.end()
-        if found > most:
+        if found > _MAX_VALUES:
             break
-    if found + count(end, len(raw)) > most:
-        raise BodyError(f"The body must have {most} values or fewer; shorten its lists.")
+    if found + count(end, len(raw)) > _MAX_VALUES:
+        raise BodyError(f"The body must have {_MAX_VALUES} values or fewer; shorten its lists.")
 
 
 def parse_json(text: str) -> Any:

@@ -80,6 +80,10 @@ _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
 _MAX_TOP_LOGPROBS: Final = 20
+_MAX_CHOICES: Final = 16
+_MAX_STOPS: Final = 64
+_MAX_STOP_LENGTH: Final = 512
+_MAX_BIASES: Final = 1024
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
@@ -143,10 +147,9 @@ def read_options(
 
 def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
     """How many choices each prompt has, and the jobs, repeated for every choice."""
-    most = body.limits.choices
-    choices = body.integer(*names, default=1, least=1, most=most)
-    if len(jobs) * choices > most:
-        body.refuse("prompt", f"asks for more than {most} answers in one request")
+    choices = body.integer(*names, default=1, least=1, most=_MAX_CHOICES)
+    if len(jobs) * choices > _MAX_CHOICES:
+        body.refuse("prompt", f"asks for more than {_MAX_CHOICES} answers in one request")
     return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 
@@ -222,9 +225,9 @@ def _either(given: N | None, usual: N) -> N:
 
 
 def _read_stops(body: Body, name: str) -> tuple[str, ...]:
-    stops = body.texts(name, most=body.limits.stops)
-    if any(len(stop) > body.limits.stop_characters for stop in stops):
-        body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
+    stops = body.texts(name, most=_MAX_STOPS)
+    if any(len(stop) > _MAX_STOP_LENGTH for stop in stops):
+        body.refuse(name, f"has a string of more than {_MAX_STOP_LENGTH} characters")
     return tuple(stop for stop in stops if stop)  # some clients send empty ones
 
 
@@ -323,8 +326,8 @@ def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float],
         return tuple(biases)
     if not isinstance(given, dict | list):
         body.refuse(name, "must be a list of pairs, or an object")
-    if len(given) > body.limits.biases:
-        body.refuse(name, f"must have {body.limits.biases} entries or fewer")
+    if len(given) > _MAX_BIASES:
+        body.refuse(name, f"must have {_MAX_BIASES} entries or fewer")
     for entry in given.items() if isinstance(given, dict) else given:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             body.refuse(name, "must be pairs of a token id and a number")
@@ -332,7 +335,7 @@ def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float],
         if isinstance(token, str) and token.isdecimal() and len(token) < 12:
             token = int(token)
         tokens = [token]
-        if isinstance(token, str) and 0 < len(token) <= body.limits.stop_characters:
+        if isinstance(token, str) and 0 < len(token) <= _MAX_STOP_LENGTH:
             tokens = tokenizer.encode_plain(token)
         elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
             body.refuse(name, "must name tokens by their ids, 0 or more, or by a short text")

@@ -15,7 +15,7 @@ from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.body import Body
+from akunu_py.server.body import MAX_CHARACTERS, Body
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
@@ -46,10 +46,15 @@ if TYPE_CHECKING:
     from akunu_py.prompt import PromptInput
 
 _MAX_FILES: Final = 1024
+_MAX_TOKENIZED: Final = 1 << 20
+"""Characters of a text whose tokens are asked for."""
 _STOP_TYPES: Final = {Finish.EOS: "eos", Finish.STOP: "word"}
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
+_SHARED: Final = ("temperature", "top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold",
+                  "presence_penalty", "frequency_penalty")  # fmt: skip
+"""Settings of samplers that have the same names here."""
 _OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
                "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
 """llama-server's settings of samplers that are not served: they are always off."""
@@ -122,12 +127,11 @@ def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[i
         if given.get("multimodal_data"):
             body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
         given = given.get("prompt_string")
-    most = body.limits.prompt_characters
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, list):
         body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in parts if isinstance(part, str)) > most:
-        body.refuse(name, f"is longer than {most} characters")
+    if sum(len(part) for part in parts if isinstance(part, str)) > MAX_CHARACTERS:
+        body.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
     if isinstance(given, str):
         return given
     tokens: list[int] = []
@@ -258,16 +262,8 @@ def _generation_settings(
         "n_ctx": engine.context_limit,
         "n_predict": -1 if options.max_tokens is None else options.max_tokens,
         "seed": -1 if sampling.seed is None else sampling.seed,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "xtc_probability": sampling.xtc_probability,
-        "xtc_threshold": sampling.xtc_threshold,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_context_size,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
         "logit_bias": [
             {"token": token, "bias": None if bias == FORBIDDEN else bias}
             for token, bias in sampling.logit_bias
@@ -275,6 +271,7 @@ def _generation_settings(
         "stop": list(options.stop),
         "n_probs": options.logprobs or 0,
         "samplers": list(samplers),
+        **{name: getattr(sampling, name) for name in _SHARED},
         **_OFF,
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
@@ -299,8 +296,8 @@ def _tokenize(service: Service, body: Body) -> Response:
     """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
     takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
     tokenizer, content = service.engine.tokenizer, body.text("content", default="")
-    if len(content) > body.limits.tokenized_characters:
-        body.refuse("content", f"is longer than {body.limits.tokenized_characters} characters")
+    if len(content) > _MAX_TOKENIZED:
+        body.refuse("content", f"is longer than {_MAX_TOKENIZED} characters")
     opens = body.flag("add_special", default=False)
     if body.flag("parse_special", default=True):
         tokens = tokenizer.encode(content, special_tokens=opens)

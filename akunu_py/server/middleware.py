@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akunu_py.errors import QueueFullError
 from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of, noted_error
-from akunu_py.server.settings import Limits, ServerSettings
+from akunu_py.server.settings import ServerSettings
 from akunu_py.server.wire import STATUS, JSONAnswer
 
 logger = logging.getLogger("akunu_py.server")
@@ -35,6 +35,8 @@ BODY: Final = "akunu_py.body"
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
 _HELD: Final = "akunu_py.held"
+_POLLED: Final = "/status"
+"""The status page asks for it all the time, so the log has it only at level DEBUG."""
 _BEARER: Final = "bearer "
 _LOCAL_PAGES: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 """The origins of web pages that this machine serves; the origin `localhost` stands for them."""
@@ -53,11 +55,9 @@ class RequestLog:
         self,
         app: ASGIApp,
         error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]],
-        polled_paths: Collection[str],
     ) -> None:
         self._app = app
         self._error_form = error_form
-        self._polled_paths = polled_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = perf_counter()
@@ -69,7 +69,7 @@ class RequestLog:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(scope["path"])[1:-1], scope.get(STATUS, _CLIENT_LEFT)
             why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
-            level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
+            level = logging.DEBUG if scope["path"] == _POLLED else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
@@ -177,10 +177,10 @@ class DisconnectMiddleware:
     one that does not fit beside those of all other requests.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
-        self._body_bytes = limits.body_bytes
-        self._most_held = limits.held_bytes
+        self._body_bytes = settings.body_bytes
+        self._most_held = settings.held_bytes
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -189,7 +189,7 @@ ENDPOINTS: Final = (
 )
 PAGE: Final = (
     Endpoint("GET", "/", _page, is_open=True),
-    Endpoint("GET", "/status", _status, is_polled=True),
+    Endpoint("GET", "/status", _status),
 )
 
 

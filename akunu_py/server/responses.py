@@ -166,7 +166,7 @@ def _read_tools(body: Body, model_has_tools: bool) -> tuple[dict[str, str], Tool
                          "description": "Runs a command on the user's machine."}  # fmt: skip
         functions.append({"type": "function", "function": function})
         kinds[str(function.get("name"))] = kind
-    offered = read_offered_tools(Body({"tools": functions}, body.limits))
+    offered = read_offered_tools(Body({"tools": functions}))
     return kinds, select_tools(body, offered, model_has_tools=model_has_tools)
 
 

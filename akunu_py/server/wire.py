@@ -44,14 +44,13 @@ class Endpoint:
     """A method and a path, in Starlette's notation, and what handles them.
 
     The handler gets the body of a POST, or the parameters in the path of another request. An open
-    endpoint needs no API key. The log shows a polled one only for debugging.
+    endpoint needs no API key.
     """
 
     method: str
     path: str
     handler: "Callable[[Service, Body], Response]"
     is_open: bool = False
-    is_polled: bool = False
 
 
 def refuse_embeddings(_service: "Service", _body: "Body") -> Response:

@@ -23,7 +23,7 @@ from akunu_py.server import http
 from akunu_py.server.body import Body
 from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Job
-from akunu_py.server.settings import Limits, ServerSettings
+from akunu_py.server.settings import ServerSettings
 from tests.server.live import FRIEND, PATIENCE_S, LiveServer, serve
 
 TEXTS: dict[str, dict[str, Any]] = {
@@ -121,7 +121,7 @@ def test_a_declared_size_beyond_the_limit_is_refused_before_it_comes(guarded: Li
 
 
 def test_all_bodies_together_have_a_limit(tiny_model_dir: Path) -> None:
-    few = ServerSettings(limits=Limits(held_bytes=4000))
+    few = ServerSettings(held_bytes=4000)
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), few) as server:
         assert server.post("/tokenize", {"content": "a" * 5000}).status_code == 429
         for _ in range(10):  # a body is let go just after its answer
