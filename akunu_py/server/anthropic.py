@@ -159,7 +159,7 @@ def _read(service: Service, body: Body) -> ChatJob:
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
-    return ChatJob.begin(service.engine, _read_messages(body), options, tools, settings)
+    return ChatJob.begin(service.engine.tokenizer, _read_messages(body), options, tools, settings)
 
 
 def _read_format(body: Body) -> Grammar | None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
@@ -16,11 +16,7 @@ from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JSONAnswer, finish_word
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
 from akunu_py.text.call_grammar import CallGrammar, make_checked
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-    from akunu_py.text.tokenizer import Tokenizer
-
+from akunu_py.text.tokenizer import Tokenizer
 
 Message = dict[str, Any]
 
@@ -168,7 +164,7 @@ def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None]:
 
 
 def _hold_calls(
-    tokenizer: "Tokenizer", answer: Grammar | None, tools: Tools
+    tokenizer: Tokenizer, answer: Grammar | None, tools: Tools
 ) -> tuple[Grammar | None, bool]:
     """The grammar of an answer that may call tools, and whether it holds the calls; `answer` is
     that of an answer without calls.
@@ -231,7 +227,7 @@ class ChatJob(Job):
     @classmethod
     def begin(
         cls,
-        engine: "Engine",
+        tokenizer: Tokenizer,
         messages: Sequence[Mapping[str, Any]],
         options: Options,
         tools: Tools,
@@ -245,7 +241,6 @@ class ChatJob(Job):
         If the last message is the assistant's, and text, the answer continues it, unless
         `continues` is false. Without `opens` the prompt does not begin an answer.
         """
-        tokenizer = engine.tokenizer
         format_ = tokenizer.answer_format
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
@@ -291,7 +286,7 @@ def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
     return JSONAnswer(head | {"input_tokens": len(tokens)})
 
 
-def _variables(tokenizer: "Tokenizer") -> dict[str, str]:
+def _variables(tokenizer: Tokenizer) -> dict[str, str]:
     """Today's date for templates of Llama 3, as from llama-server: without it, they say that it is
     July 2024. The user may have set another."""
     if "date_string" not in tokenizer.template or "date_string" in tokenizer.template_args:

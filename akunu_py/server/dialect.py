@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from akunu_py.memory.projects import Memory
 from akunu_py.option_field import options_in
@@ -28,9 +28,7 @@ from akunu_py.server.body import Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import gbnf_to_lark
-
-if TYPE_CHECKING:
-    from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
 
@@ -276,7 +274,7 @@ def read_format(body: Body, name: str) -> Grammar | None:
     return Grammar.json_schema(schema)
 
 
-def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
+def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
     """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
     in llguidance's Lark; `regex`; or what vLLM calls them, and its choice of texts."""
     found = []
@@ -305,7 +303,7 @@ def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
     return found[0] if found else None
 
 
-def _lark(body: Body, grammar: str, tokenizer: "Tokenizer") -> str:
+def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:
     if len(grammar) > _MAX_GRAMMAR_LENGTH:
         body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
     try:
@@ -314,7 +312,7 @@ def _lark(body: Body, grammar: str, tokenizer: "Tokenizer") -> str:
         body.refuse("grammar", f"cannot be read: {error}", quotes=True)
 
 
-def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float], ...]:
+def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:
     """Logit biases, `[[TOKEN, BIAS], ...]` or `{"TOKEN": BIAS}`: `false` forbids a token, and a
     text stands for all its tokens. `ignore_eos` forbids those that end an answer."""
     name = "logit_bias"

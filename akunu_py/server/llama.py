@@ -6,13 +6,14 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
+from akunu_py.prompt import PromptInput
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import MAX_CHARACTERS, Body
@@ -41,10 +42,6 @@ from akunu_py.server.wire import (
 )
 from akunu_py.text.fim import FillRequest, RepositoryFile
 
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-    from akunu_py.prompt import PromptInput
-
 _MAX_FILES: Final = 1024
 _MAX_TOKENIZED: Final = 1 << 20
 """Characters of a text whose tokens are asked for."""
@@ -69,7 +66,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def _complete(service: Service, body: Body) -> Response:
     """`/completion`: continues a prompt, or several."""
     options = _read_options(service, body)
-    return _respond(service, body, _read_prompts(body, service.engine), options)
+    return _respond(service, body, _read_prompts(service, body), options)
 
 
 def _infill(service: Service, body: Body) -> Response:
@@ -88,7 +85,7 @@ def _infill(service: Service, body: Body) -> Response:
 
 
 def _respond(
-    service: Service, body: Body, prompts: "Sequence[PromptInput]", options: Options
+    service: Service, body: Body, prompts: Sequence[PromptInput], options: Options
 ) -> Response:
     """Completes some prompts, each with every choice. An `id_slot` of -1 names no slot, and a
     `t_max_predict_ms` of 0 or less sets no limit."""
@@ -112,16 +109,16 @@ def _read_options(service: Service, body: Body) -> Options:
     return read_options(service, body, LLAMA, logprobs=alternatives or None)
 
 
-def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
+def _read_prompts(service: Service, body: Body) -> list[str | list[int]]:
     """The prompts: one, or several if `prompt` is a list of texts or of lists."""
     body.require("prompt")
     given = body.any("prompt")
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
-        return [_prompt(body, f"prompt[{i}]", part, engine) for i, part in enumerate(given)]
-    return [_prompt(body, "prompt", given, engine)]
+        return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
+    return [_prompt(service, body, "prompt", given)]
 
 
-def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
+def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[int]:
     """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
     if isinstance(given, dict):
         if given.get("multimodal_data"):
@@ -137,9 +134,8 @@ def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[i
     tokens: list[int] = []
     for index, part in enumerate(parts):
         if isinstance(part, str):
-            tokens += engine.tokenizer.encode(
-                part, special_tokens=index == 0, most=engine.context_limit
-            )
+            engine, opens = service.engine, index == 0
+            tokens += engine.tokenizer.encode(part, special_tokens=opens, most=engine.context_limit)
         elif isinstance(part, int) and not isinstance(part, bool):
             tokens.append(part)
         else:
@@ -151,8 +147,7 @@ class _Reply:
     """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
     def __init__(self, service: Service, body: Body, jobs: Sequence[Job]) -> None:
-        self._engine = service.engine
-        self._model = service.model_name
+        self._service = service
         self._jobs = jobs
         self._has_newline = [False] * len(jobs)
         self._samplers = read_samplers(body)
@@ -212,11 +207,11 @@ class _Reply:
             "tokens": [],
             "id_slot": job.slot or 0,
             "stop": True,
-            "model": self._model,
+            "model": self._service.model_name,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": _generation_settings(self._engine, job.options, self._samplers),
-            "prompt": job.prompt_text(self._engine.tokenizer.decode),
+            "generation_settings": _generation_settings(self._service, job.options, self._samplers),
+            "prompt": job.prompt_text(self._service.engine.tokenizer.decode),
             "has_new_line": self._has_newline[index],
             "truncated": finish is Finish.CONTEXT,
             "stop_type": _STOP_TYPES.get(finish, "limit") if finish else "limit",
@@ -240,7 +235,7 @@ class _Reply:
         return {"completion_probabilities": entries}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
-        spelling = self._engine.tokenizer.token_bytes.of(token)
+        spelling = self._service.engine.tokenizer.token_bytes.of(token)
         return {
             "id": token,
             "token": spelling.decode(errors="replace"),
@@ -255,11 +250,11 @@ def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _generation_settings(
-    engine: "Engine", options: Options, samplers: Sequence[str]
+    service: Service, options: Options, samplers: Sequence[str]
 ) -> dict[str, Any]:
     sampling = options.sampling
     return {
-        "n_ctx": engine.context_limit,
+        "n_ctx": service.engine.context_limit,
         "n_predict": -1 if options.max_tokens is None else options.max_tokens,
         "seed": -1 if sampling.seed is None else sampling.seed,
         "repeat_penalty": sampling.repetition_penalty,
@@ -330,7 +325,7 @@ def _props(service: Service, nothing: Body) -> Response:
     """The properties of the model, and the default options."""
     engine = service.engine
     bos, eos = engine.tokenizer.wrapped.bos_token, engine.tokenizer.wrapped.eos_token
-    params = _generation_settings(engine, _read_options(service, nothing), DEFAULT_SAMPLERS)
+    params = _generation_settings(service, _read_options(service, nothing), DEFAULT_SAMPLERS)
     return JSONAnswer(
         {
             "default_generation_settings": {"n_ctx": engine.context_limit, "params": params},

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -25,9 +25,6 @@ from akunu_py.server.errors import LoadingError
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Answer, Endpoint, JSONAnswer
 from akunu_py.stats import Stats
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
 
 _BEGUN: Final = time()
 _STARTED: Final = monotonic()
@@ -174,11 +171,9 @@ def _status(service: Service, _: Body) -> Response:
         "sums": _sums(service),
     }
     try:
-        engine = service.engine
+        return JSONAnswer({"state": "ready"} | found | _engine_status(service))
     except LoadingError:
         return JSONAnswer({"state": "loading"} | found)
-    turns = {"why_in_turns": service.why_in_turns}
-    return JSONAnswer({"state": "ready"} | found | turns | _engine_status(engine))
 
 
 ENDPOINTS: Final = (
@@ -219,7 +214,8 @@ def _digest(text: str, element: str) -> str:
     return f"'sha256-{b64encode(digest).decode()}'"
 
 
-def _engine_status(engine: "Engine") -> dict[str, Any]:
+def _engine_status(service: Service) -> dict[str, Any]:
+    engine = service.engine
     model, backend, now = engine.model, engine.backend, time()
     curve = engine.speculation.cost_curve
     return {
@@ -236,6 +232,7 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
             "blas": backend.blas,
             "threads": backend.current_threads,
         },
+        "why_in_turns": service.why_in_turns,
         "notices": engine.notices,
         "caches": [
             {

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -37,9 +37,6 @@ from akunu_py.server.wire import (
 )
 from akunu_py.text.fim import FILL_FORMATS, find_format
 
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-
 _SPOKEN_VERSION: Final = "0.12.6"
 """The version of Ollama with this API; clients refuse servers that look too old."""
 
@@ -61,7 +58,7 @@ def _generate(service: Service, body: Body) -> Response:
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
     contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
-    engine = service.engine
+    tokenizer = service.engine.tokenizer
     _refuse_images(body)
     prompt = body.text("prompt", default="")
     suffix = body.text("suffix", default="") or None
@@ -74,29 +71,30 @@ def _generate(service: Service, body: Body) -> Response:
     if raw and (system or context):
         body.refuse("raw", "cannot be combined with `system` or `context`")
     options = _read_options(service, body)
-    is_bare = raw or template or _spells_fill_tokens(engine, prompt)
+    marks = (layout.prefix for layout in FILL_FORMATS if layout.prefix in prompt)
+    is_bare = raw or template or any(tokenizer.token_id(mark) is not None for mark in marks)
     if not prompt and (is_bare or not suffix):
         return _loaded(service, {"response": ""})
     if is_bare or suffix:
         gap = before_gap(prompt, None if is_bare else suffix)
         return _respond(service, body, Job(gap, options))
-    tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
+    tokens = [*context, *_encode_question(service, system, prompt, opens=not context)]
     return _respond(service, body, Job(tokens, options, is_chat=True), context=tokens)
 
 
 def _chat(service: Service, body: Body) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
-    engine = service.engine
+    tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
     offered = read_offered_tools(body)
-    tools = offered if engine.tokenizer.answer_format.has_tools else []
+    tools = offered if tokenizer.answer_format.has_tools else []
     settings = _read_think(body)
     if not body.values("messages"):
         return _loaded(service, _NOTHING)
     for message in body.objects("messages"):
         _refuse_images(message)
-    job = ChatJob.begin(engine, read_messages(body), options, Tools(tuple(tools)), settings)
+    job = ChatJob.begin(tokenizer, read_messages(body), options, Tools(tuple(tools)), settings)
     return _respond(service, body, job, job.blocks())
 
 
@@ -259,22 +257,15 @@ def _read_context(body: Body) -> list[int]:
     return tokens
 
 
-def _encode_question(engine: "Engine", system: str, prompt: str, *, opens: bool) -> list[int]:
-    tokenizer = engine.tokenizer
+def _encode_question(service: Service, system: str, prompt: str, *, opens: bool) -> list[int]:
+    tokenizer = service.engine.tokenizer
     if tokenizer.has_chat_template:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
         text = tokenizer.render_chat(messages, open_answer=True)
     else:
         text = "\n\n".join(part for part in (system, prompt) if part)
-    return tokenizer.encode(text, special_tokens=opens, most=engine.context_limit)
-
-
-def _spells_fill_tokens(engine: "Engine", prompt: str) -> bool:
-    return any(
-        layout.prefix in prompt and engine.tokenizer.token_id(layout.prefix) is not None
-        for layout in FILL_FORMATS
-    )
+    return tokenizer.encode(text, special_tokens=opens, most=service.engine.context_limit)
 
 
 def _served_name(service: Service) -> str:
@@ -322,7 +313,7 @@ def _show(service: Service, _: Body) -> Response:
     """The model in detail, whatever name the request contains."""
     engine = service.engine
     model, config = engine.model, engine.model.config
-    family = _family(engine)
+    family = _family(service)
     format_ = engine.tokenizer.answer_format
     fills = find_format(engine.tokenizer.token_id) is not None
     template = "{{ .Prompt }}"  # the chat template is in another language
@@ -343,7 +334,7 @@ def _show(service: Service, _: Body) -> Response:
             "modelfile": f"FROM {model.name}\n",
             "parameters": f"num_ctx {engine.context_limit}",
             "template": template,
-            "details": _details(engine),
+            "details": _details(service),
             "model_info": info,
             "capabilities": ["completion", *(name for name, has in abilities.items() if has)],
             "modified_at": _timestamp(_STARTED),
@@ -359,23 +350,24 @@ def _entry(service: Service) -> dict[str, Any]:
         "model": name,
         "size": engine.model.parameter_bytes,
         "digest": hashlib.sha256(identity.encode()).hexdigest(),
-        "details": _details(engine),
+        "details": _details(service),
     }
 
 
-def _details(engine: "Engine") -> dict[str, Any]:
+def _details(service: Service) -> dict[str, Any]:
+    model, family = service.engine.model, _family(service)
     return {
         "parent_model": "",
         "format": "safetensors",
-        "family": _family(engine),
-        "families": [_family(engine)],
-        "parameter_size": engine.model.size,
-        "quantization_level": _quantization(engine.model.config),
+        "family": family,
+        "families": [family],
+        "parameter_size": model.size,
+        "quantization_level": _quantization(model.config),
     }
 
 
-def _family(engine: "Engine") -> str:
-    return str(engine.model.config.get("model_type", "llama"))
+def _family(service: Service) -> str:
+    return str(service.engine.model.config.get("model_type", "llama"))
 
 
 def _quantization(config: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     settings, continues = _read_template_settings(body), continues is not False and not opens
     opens = opens is not False
     return ChatJob.begin(
-        service.engine, messages, options, tools, settings, continues=continues, opens=opens
+        tokenizer, messages, options, tools, settings, continues=continues, opens=opens
     )
 
 

@@ -131,7 +131,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     room = engine.context_limit - min(options.max_tokens or 1, engine.context_limit // 2)
 
     def begun(way: int) -> ChatJob:
-        return ChatJob.begin(engine, ways[way], options, tools, settings)
+        return ChatJob.begin(engine.tokenizer, ways[way], options, tools, settings)
 
     def fits(way: int) -> bool:
         try:

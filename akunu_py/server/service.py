@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.options import Options
+from akunu_py.prompt import PromptInput
 from akunu_py.round import Finish
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
@@ -28,7 +29,6 @@ from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-    from akunu_py.prompt import PromptInput
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Job:
         overdue: whether its deadline has passed.
     """
 
-    prompt: "PromptInput"
+    prompt: PromptInput
     options: Options
     predict_s: float | None = None
     slot: int | None = None
@@ -95,7 +95,7 @@ class Job:
         return self.prompt, None
 
 
-def before_gap(prompt: "PromptInput", suffix: str | None) -> "PromptInput":
+def before_gap(prompt: PromptInput, suffix: str | None) -> PromptInput:
     """A prompt with the gap between it and a suffix, if there is one."""
     if suffix is None:
         return prompt
