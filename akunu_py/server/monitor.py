@@ -12,7 +12,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from time import monotonic, time
+from time import time
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -27,7 +27,6 @@ from akunu_py.server.wire import Answer, Endpoint, JSONAnswer
 from akunu_py.stats import Stats
 
 _BEGUN: Final = time()
-_STARTED: Final = monotonic()
 _PREFIX: Final = "llamacpp:"
 _BY_KIND: Final = (
     ("queue_seconds_by_kind_total", "Seconds that requests waited", "queue_s"),
@@ -158,7 +157,7 @@ def _status(service: Service, _: Body) -> Response:
     """The figures; fewer while the model loads. They contain no text of users."""
     found = {
         "version": __version__,
-        "uptime_s": round(monotonic() - _STARTED, 3),
+        "uptime_s": round(time() - _BEGUN, 3),
         "queue": {
             "processing": service.processing,
             "waiting": service.worker.queue_depth,

@@ -66,19 +66,17 @@ class ResponseKind:
 
 
 class Choice(Protocol):
-    """Formats one completion as a choice of a response, or of chunks."""
+    """Formats one completion as a choice of a whole response, or of the chunks of a stream. One
+    that is `empty` has no text, and may end the stream."""
 
     @property
     def reasoning_tokens(self) -> int: ...
 
-    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
-        """The choices of the chunks for the next event of a stream."""
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]: ...
 
-    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
-        """The choice of a chunk without text, which may end the stream."""
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]: ...
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        """The choice of a response that is not streamed."""
+    def whole(self, completion: Completion) -> dict[str, Any]: ...
 
 
 _COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")

@@ -98,12 +98,7 @@ def test_refused_requests_leave_nothing_behind(live: LiveServer) -> None:
                 if path not in ("/infill", "/tokenize"):
                     assert live.post(path, long).status_code == 400
                 if path.startswith("/v1"):
-                    assert (
-                        live.post(
-                            path, json.loads(json.dumps(body)) | {"max_tokens": 2}
-                        ).status_code
-                        == 200
-                    )
+                    assert live.post(path, body | {"max_tokens": 2}).status_code == 200
             assert live.post("/completion", {"prompt": 1}).status_code == 400
         assert all(more <= most + 1 for more, most in zip(kept(), before, strict=True))
     finally:

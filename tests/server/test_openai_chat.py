@@ -211,19 +211,15 @@ def assert_reads_the_file(call: dict[str, Any]) -> None:
     assert json.loads(call["function"]["arguments"]) == {"path": "ä.py"}
 
 
-def test_a_call_is_parsed(parrot: LiveServer) -> None:
-    choice = choice_of(parrot, CALL)
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["content"] is None
-    (call,) = choice["message"]["tool_calls"]
-    assert_reads_the_file(call)
-
-
-def test_text_before_a_call_is_content(parrot: LiveServer) -> None:
+def test_calls_are_parsed(parrot: LiveServer) -> None:
+    assert choice_of(parrot, CALL)["message"]["content"] is None
     choice = choice_of(parrot, f"Let me see.{CALL}\n{CALL}")
+    assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "Let me see."
     first, second = choice["message"]["tool_calls"]
     assert first["id"] != second["id"]
+    assert_reads_the_file(first)
+    assert_reads_the_file(second)
 
 
 def test_calls_are_streamed(parrot: LiveServer) -> None:
