@@ -12,6 +12,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
@@ -121,9 +122,16 @@ class AccessMiddleware:
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        name = _host_name(host)
-        if name not in self._names and not name.endswith(".localhost") and not _is_address(name):
-            raise _forbidden("This server does not have that Host name; see --allow-host.")
+        name = ""
+        with suppress(ValueError):  # it is malformed
+            name = urlsplit(f"//{host}").hostname or ""
+        if name in self._names or name.endswith(".localhost"):
+            return
+        try:
+            ipaddress.ip_address(name)  # which no domain can be rebound to act as
+        except ValueError:
+            sentence = "This server does not have that Host name; see --allow-host."
+            raise _forbidden(sentence) from None
 
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
@@ -150,23 +158,6 @@ class AccessMiddleware:
 
 def _forbidden(sentence: str) -> ApiError:
     return ApiError(HTTPStatus.FORBIDDEN, sentence, "permission_error")
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header; empty if it is malformed."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_address(name: str) -> bool:
-    """Whether a name is an IP address. A domain cannot be rebound to act as one."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class DisconnectMiddleware:

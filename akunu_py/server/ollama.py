@@ -122,28 +122,28 @@ class _Reply:
         self, service: Service, body: Body, blocks: Blocks | None, context: Sequence[int]
     ) -> None:
         self._begun = perf_counter()
-        self._name = _served_name(service)
+        self._service = service
         self._shows_drafts = body.flag("show_drafts", default=False)
         self._blocks = blocks
-        self._spelling = service.engine.tokenizer.token_bytes
         self._context = list(context)
         self._no_text: dict[str, Any] = {"response": ""} if blocks is None else _NOTHING
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
         text, shown = self._text(event), self._shown(event)
         if text or any(shown.values()):
-            yield json_line(_head(self._name) | (text or self._no_text) | {"done": False} | shown)
+            text = text or self._no_text
+            yield json_line(_head(self._service) | text | {"done": False} | shown)
         if self._context:
             self._context += event.tokens
         if event.finish_reason is not None:
-            yield json_line(_head(self._name) | self._no_text | self._end(event))
+            yield json_line(_head(self._service) | self._no_text | self._end(event))
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
         text = self._text(completion) or self._no_text
         if self._context:
             self._context += completion.token_ids
-        return _head(self._name) | text | self._shown(completion) | self._end(completion)
+        return _head(self._service) | text | self._shown(completion) | self._end(completion)
 
     def report(self, error: ApiError) -> bytes:
         return json_line(error_body(error))
@@ -157,13 +157,11 @@ class _Reply:
     def _shown(self, source: Event | Completion) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         if self._shows_drafts:
-            shown["pieces"] = [
-                {"text": piece.text, "drafted": piece.drafted}
-                for piece in source.pieces
-                if piece.text
-            ]
+            pieces = (piece for piece in source.pieces if piece.text)
+            shown["pieces"] = [{"text": each.text, "drafted": each.drafted} for each in pieces]
         if source.logprobs:
-            shown["logprobs"] = described_logprobs(source.logprobs, self._spelling)
+            spelling = self._service.engine.tokenizer.token_bytes
+            shown["logprobs"] = described_logprobs(source.logprobs, spelling)
         return shown
 
     def _end(self, source: Event | Completion) -> dict[str, Any]:
@@ -188,13 +186,12 @@ class _Reply:
         return figures | ({"context": self._context} if self._context else {})
 
 
-def _head(name: str) -> dict[str, Any]:
-    return {"model": name, "created_at": _timestamp(datetime.now(UTC))}
+def _head(service: Service) -> dict[str, Any]:
+    return {"model": _served_name(service), "created_at": _timestamp(datetime.now(UTC))}
 
 
 def _loaded(service: Service, nothing: dict[str, Any]) -> Response:
-    done = {"done": True, "done_reason": "load"}
-    return JSONAnswer(_head(_served_name(service)) | nothing | done)
+    return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": "load"})
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:

@@ -191,15 +191,14 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
     ]
     if spans:  # they are decoded together
         sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    reasoning = sum(min(few, stats.generated_tokens) for stats, few in done.values())
     usage = {
         "prompt_tokens": prompts.prompt_tokens,
         "completion_tokens": sums.generated_tokens,
         "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(
-                min(few, stats.generated_tokens) for stats, few in done.values()
-            ),
+            "reasoning_tokens": reasoning,
             "accepted_prediction_tokens": sums.accepted,
             "rejected_prediction_tokens": sums.drafted - sums.accepted,
         },

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
-EVENT_STREAM: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 
 _MIN_LOGPROB: Final = -9999.0
@@ -142,7 +141,7 @@ class JobAnswer(Response):
         reply: Reply,
         *,
         streams: bool,
-        media_type: str = EVENT_STREAM,
+        media_type: str = "text/event-stream",
     ) -> None:
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
