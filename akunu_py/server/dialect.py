@@ -24,7 +24,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
-from akunu_py.server.body import Body
+from akunu_py.server.body import MAX_CHARACTERS, Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import gbnf_to_lark
@@ -141,6 +141,40 @@ def read_options(
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
         project=_read_project(whole, service.engine.memory),
     )
+
+
+def read_prompts(service: Service, body: Body) -> list[str | list[int]]:
+    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
+    body.require("prompt")
+    given = body.any("prompt")
+    if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
+        return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
+    return [_prompt(service, body, "prompt", given)]
+
+
+def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[int]:
+    """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
+    if isinstance(given, dict):
+        if given.get("multimodal_data"):
+            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
+        given = given.get("prompt_string")
+    parts = [given] if isinstance(given, str) else given
+    if not isinstance(parts, list):
+        body.refuse(name, "must be a string, or a list of token ids and strings")
+    if sum(len(part) for part in parts if isinstance(part, str)) > MAX_CHARACTERS:
+        body.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
+    if isinstance(given, str):
+        return given
+    tokens: list[int] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            engine, opens = service.engine, index == 0
+            tokens += engine.tokenizer.encode(part, special_tokens=opens, most=engine.context_limit)
+        elif isinstance(part, int) and not isinstance(part, bool):
+            tokens.append(part)
+        else:
+            body.refuse(f"{name}[{index}]", "must be a token id or a string")
+    return tokens
 
 
 def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:

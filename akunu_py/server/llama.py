@@ -16,13 +16,14 @@ from akunu_py.package import __version__
 from akunu_py.prompt import PromptInput
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
-from akunu_py.server.body import MAX_CHARACTERS, Body
+from akunu_py.server.body import Body
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
     LLAMA,
     read_choices,
     read_options,
+    read_prompts,
     read_samplers,
 )
 from akunu_py.server.errors import ApiError
@@ -66,7 +67,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def _complete(service: Service, body: Body) -> Response:
     """`/completion`: continues a prompt, or several."""
     options = _read_options(service, body)
-    return _respond(service, body, _read_prompts(service, body), options)
+    return _respond(service, body, read_prompts(service, body), options)
 
 
 def _infill(service: Service, body: Body) -> Response:
@@ -109,40 +110,6 @@ def _read_options(service: Service, body: Body) -> Options:
     return read_options(service, body, LLAMA, logprobs=alternatives or None)
 
 
-def _read_prompts(service: Service, body: Body) -> list[str | list[int]]:
-    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
-    body.require("prompt")
-    given = body.any("prompt")
-    if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
-        return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
-    return [_prompt(service, body, "prompt", given)]
-
-
-def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[int]:
-    """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
-    if isinstance(given, dict):
-        if given.get("multimodal_data"):
-            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
-        given = given.get("prompt_string")
-    parts = [given] if isinstance(given, str) else given
-    if not isinstance(parts, list):
-        body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in parts if isinstance(part, str)) > MAX_CHARACTERS:
-        body.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
-    if isinstance(given, str):
-        return given
-    tokens: list[int] = []
-    for index, part in enumerate(parts):
-        if isinstance(part, str):
-            engine, opens = service.engine, index == 0
-            tokens += engine.tokenizer.encode(part, special_tokens=opens, most=engine.context_limit)
-        elif isinstance(part, int) and not isinstance(part, bool):
-            tokens.append(part)
-        else:
-            body.refuse(f"{name}[{index}]", "must be a token id or a string")
-    return tokens
-
-
 class _Reply:
     """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
@@ -171,7 +138,7 @@ class _Reply:
             self._has_newline[index] |= "\n" in content["content"]
             yield sse(chunk | content | progress)
         if event.finish_reason is not None:
-            yield sse(self._result(index, event, {"content": "", "tokens": []}))
+            yield sse(self._result(index, event, {}))
 
     def _contents(self, event: Event) -> Iterator[dict[str, Any]]:
         if not event.logprobs:

@@ -19,7 +19,7 @@ from akunu_py.package import __version__
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.dialect import OPENAI, read_choices, read_options
+from akunu_py.server.dialect import OPENAI, read_choices, read_options, read_prompts
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
@@ -257,7 +257,7 @@ def _complete(service: Service, body: Body) -> Response:
         echo = job.prompt_text(spelled) if echoes else ""
         return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
 
-    jobs = [Job(before_gap(prompt, suffix), options) for prompt in _read_prompts(body)]
+    jobs = [Job(before_gap(prompt, suffix), options) for prompt in read_prompts(service, body)]
     return respond(service, body, jobs, _COMPLETION, make_choice)
 
 
@@ -268,22 +268,6 @@ def _fill(service: Service, body: Body) -> Response:
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
     job = Job(before_gap(prompt, suffix), read_options(service, body, OPENAI))
     return respond(service, body, [job], _FIM, lambda index, _: _FimChoice(index))
-
-
-def _read_prompts(body: Body) -> list[str | list[int]]:
-    body.require("prompt")
-    given = body.any("prompt")
-    if isinstance(given, list) and given:
-        if all(_is_id(entry) for entry in given):
-            return [given]
-        if all(isinstance(entry, list) and all(map(_is_id, entry)) for entry in given):
-            return given
-        return list(body.texts("prompt"))
-    return [body.text("prompt", default="")]
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class _CompletionChoice:

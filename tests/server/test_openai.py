@@ -73,6 +73,7 @@ def test_prompts_are_texts_or_ids_one_or_many(live: LiveServer) -> None:
     assert text_of(live, prompt=[PROMPT]) == expected
     assert text_of(live, prompt=ids) == expected
     assert text_of(live, prompt=[ids]) == expected
+    assert text_of(live, prompt=[*ids[:2], PROMPT[2:]]) == expected
     several = ask(live, prompt=[PROMPT, "other"])
     assert [choice["index"] for choice in several["choices"]] == [0, 1]
     assert several["choices"][0]["text"] == expected
@@ -289,7 +290,6 @@ USUAL = {
     ("endpoint", "fields", "param"),
     [
         ("text", {"prompt": None}, "prompt"),
-        ("text", {"prompt": [1, "a"]}, "prompt[0]"),
         ("text", {"prompt": ["a"] * 17}, "prompt"),
         ("text", {"prompt": ["a"] * 9, "n": 2}, "prompt"),
         ("text", {"temperature": -1}, "temperature"),
