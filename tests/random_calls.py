@@ -73,7 +73,7 @@ def check_call(engine: Engine, seed: int) -> Completion:
     tools = random_tools(seed)
     options = Options(900, Sampling(temperature=1.0, seed=seed), drafter="ngram")
     job = ChatJob.begin(
-        engine, MESSAGES, options, Tools(tuple(tools), must_call=True, one_call=True), {}
+        engine.tokenizer, MESSAGES, options, Tools(tuple(tools), must_call=True, one_call=True), {}
     )
     completion = engine.generate(str(job.prompt), job.options)
     assert completion.finish_reason == "eos", completion.text

@@ -46,7 +46,7 @@ WRITE = {
 
 def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> ChatJob:
     options = Options(grammar=changes.pop("grammar", None))
-    return ChatJob.begin(engine, MESSAGES, options, Tools(tools, **changes), {})
+    return ChatJob.begin(engine.tokenizer, MESSAGES, options, Tools(tools, **changes), {})
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ async def _serve(
 
     def stop() -> None:
         service.stop()
-        server.stop()
+        server.should_exit = True
 
     def loaded(loading: "Future[Engine]") -> None:
         with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
@@ -104,7 +104,7 @@ async def _serve(
     if settings.server.api_key is None and is_open:
         logger.warning("everyone who can reach this address may use the server; see --api-key")
     worker.loading.add_done_callback(loaded)
-    await server.serve(*listeners)
+    await server.serve(listeners)
 
 
 def tell_ready(service: "Service", where: str, wanted: int) -> None:
@@ -112,7 +112,7 @@ def tell_ready(service: "Service", where: str, wanted: int) -> None:
     for notice in service.engine.notices:
         logger.warning("%s", notice)
     print(f"Serving {where}")
-    parallel, why = service.scheduler.parallel, service.why_in_turns
+    parallel, why = service.worker.scheduler.parallel, service.why_in_turns
     how = f"Up to {parallel} requests are answered at a time"
     if parallel == 1:
         how = "Requests are answered one after another"

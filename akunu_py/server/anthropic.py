@@ -12,22 +12,25 @@ from starlette.responses import Response
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint
-from akunu_py.server.conversation import Block, Blocks, ChatJob, Step, Tools, select_tools
-from akunu_py.server.conversation import count_tokens as count
-from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import (
+from akunu_py.server.conversation import (
     MAX_TOOLS,
+    Block,
+    Blocks,
+    ChatJob,
     Message,
+    Step,
+    Tools,
     call_of,
     merged,
     offered,
-    read_text,
+    select_tools,
     some_messages,
 )
+from akunu_py.server.conversation import count_tokens as count
+from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
-from akunu_py.server.wire import FINISH_REASONS, JobAnswer, named_sse, new_id
+from akunu_py.server.wire import Endpoint, JobAnswer, finish_word, named_sse, new_id
 from akunu_py.stats import Stats
 
 _TYPES: Final = {
@@ -39,7 +42,6 @@ _TYPES: Final = {
     500: "api_error",
     503: "overloaded_error",
 }
-_STOP_REASONS: Final = {"stop": "end_turn", "length": "max_tokens"}
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 """The words of `tool_choice`, and OpenAI's for them."""
 
@@ -62,14 +64,9 @@ def _count_tokens(service: Service, body: Body) -> Response:
     return count(service, _read(service, body))
 
 
-ANTHROPIC: Final = Contract(
-    name="anthropic",
-    endpoints=(
-        Endpoint("POST", "/v1/messages", _answer),
-        Endpoint("POST", "/v1/messages/count_tokens", _count_tokens),
-    ),
-    error_body=error_body,
-    prefixes=("/v1/messages",),
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/messages", _answer),
+    Endpoint("POST", "/v1/messages/count_tokens", _count_tokens),
 )
 
 
@@ -108,17 +105,17 @@ class _Reply:
         return named_sse("error", error_body(error))
 
     def _ending(self, source: Event | Completion) -> dict[str, Any]:
-        """Why the answer ended."""
-        assert source.finish_reason is not None
-        reason = _STOP_REASONS[FINISH_REASONS[source.finish_reason]]
-        if self._blocks.has_whole_calls and reason == "end_turn":
+        if finish_word(source.finish_reason) == "length":
+            reason = "max_tokens"
+        elif self._blocks.has_whole_calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
+        else:
+            reason = "end_turn"
         reason = "stop_sequence" if source.stop else reason
         return {"stop_reason": reason, "stop_sequence": source.stop}
 
 
 def _events(step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events for what happens to a block."""
     what, block, text = step
     if what == "start":
         content = _content(block) | ({"input": {}} if block.call else {})
@@ -155,20 +152,14 @@ def _usage(stats: Stats) -> dict[str, int]:
 
 
 def _read(service: Service, body: Body) -> ChatJob:
-    """A body as a job.
-
-    Raises:
-        BodyError: if a field cannot be served.
-    """
-    options = read_options(
-        service, body, OPENAI, stops="stop_sequences", grammar=_read_format(body)
-    )
+    grammar = _read_format(body)
+    options = read_options(service, body, OPENAI, stops="stop_sequences", grammar=grammar)
     tools = _read_tools(body, service.engine.tokenizer.answer_format.has_tools)
     thinking = body.object("thinking").text("type", default=None)
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
-    return ChatJob.begin(service.engine, _read_messages(body), options, tools, settings)
+    return ChatJob.begin(service.engine.tokenizer, _read_messages(body), options, tools, settings)
 
 
 def _read_format(body: Body) -> Grammar | None:
@@ -194,22 +185,19 @@ def _read_tools(body: Body, model_has_tools: bool) -> Tools:
     parallel = not given.flag("disable_parallel_tool_use", default=False)
     tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
     fields = {"tool_choice": choice, "parallel_tool_calls": parallel}
-    return select_tools(Body(fields, body.limits), tools, model_has_tools=model_has_tools)
+    return select_tools(Body(fields), tools, model_has_tools=model_has_tools)
 
 
 def _tool(tool: Body) -> dict[str, Any]:
-    """A tool in OpenAI's form."""
     if tool.text("type", default="custom") != "custom":
         tool.refuse("type", "must be custom: this server runs no tools of its own")
     return offered(tool.only("name", "description", "input_schema", "strict"), "input_schema")
 
 
 def _read_messages(body: Body) -> list[Message]:
-    """The conversation in OpenAI's form."""
-    given = some_messages(body)
-    system = read_text(body, "system")
+    system = body.joined("system")
     found: list[Message] = [{"role": "system", "content": system}] if system else []
-    for message in given:
+    for message in some_messages(body):
         role = message.text("role", default="")
         if role not in ("user", "assistant", "system"):
             message.refuse("role", "must be user or assistant")
@@ -232,7 +220,7 @@ def _messages(message: Body, role: str) -> Iterator[Message]:
         elif kind == "tool_result":
             has_results = True
             id_ = block.text("tool_use_id", default="")
-            content = read_text(block, "content")
+            content = block.joined("content")
             yield {"role": "tool", "tool_call_id": id_, "content": content}
         elif kind == "thinking":
             thoughts.append(block.text("thinking", default=""))

@@ -1,19 +1,18 @@
 """The web application: the endpoints of all contracts, behind the middleware."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akunu_py.server.anthropic import ANTHROPIC
+from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint, refuse_disabled
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.llama import LLAMA
 from akunu_py.server.middleware import (
     BODY,
     AccessMiddleware,
@@ -21,34 +20,43 @@ from akunu_py.server.middleware import (
     RequestLog,
     allow_pages,
 )
-from akunu_py.server.monitor import MONITOR, PAGE
-from akunu_py.server.ollama import OLLAMA
-from akunu_py.server.openai import MODELS
-from akunu_py.server.openai_chat import CHAT
-from akunu_py.server.openai_completions import COMPLETIONS
-from akunu_py.server.responses import RESPONSES
 from akunu_py.server.service import Service
+from akunu_py.server.wire import Endpoint
 
-CONTRACTS: Final[tuple[Contract, ...]] = (
-    LLAMA, MONITOR, ANTHROPIC, CHAT, COMPLETIONS, RESPONSES, MODELS, OLLAMA, PAGE,
-)  # fmt: skip
-"""The first contract also reports the errors of paths that belong to no contract."""
+
+@dataclass(frozen=True)
+class Contract:
+    """What one family of clients relies on. `error_body` makes the JSON object for an error, also
+    at unknown paths that begin with `prefix`."""
+
+    endpoints: tuple[Endpoint, ...]
+    error_body: Callable[[ApiError], dict[str, Any]]
+    prefix: str = ""
+
+
+CONTRACTS: Final = (
+    Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages"),
+    Contract(
+        (*openai_chat.ENDPOINTS, *responses.ENDPOINTS, *openai.ENDPOINTS), openai.error_body, "/v1/"
+    ),
+    Contract(ollama.ENDPOINTS, ollama.error_body, "/api/"),
+    Contract((*llama.ENDPOINTS, *monitor.ENDPOINTS, *monitor.PAGE), llama.error_body),
+)
+"""The first contract that serves a path, or else has a prefix of it, reports its errors."""
 
 
 def create_app(service: Service) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
     settings = service.settings
+    paths: dict[str, _Path] = {}
     endpoints = [
-        replace(endpoint, handler=refuse_disabled)
+        replace(endpoint, handler=_refuse_disabled)
         if endpoint.path[1:] in settings.disabled
         else endpoint
         for contract in CONTRACTS
         for endpoint in contract.endpoints
-        if not (contract is PAGE and PAGE.name in settings.disabled)
+        if not (endpoint in monitor.PAGE and "page" in settings.disabled)
     ]
-    open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_open)
-    polled_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.is_polled)
-    paths: dict[str, _Path] = {}
     for endpoint in endpoints:
         path = paths.setdefault(endpoint.path, _Path(service))
         path.endpoints[endpoint.method] = endpoint
@@ -57,22 +65,17 @@ def create_app(service: Service) -> ASGIApp:
         redirect_slashes=False,  # most clients do not follow a redirected POST
         default=_not_found,
     )
-    app = DisconnectMiddleware(app, settings.limits)
-    app = AccessMiddleware(app, settings, open_paths)
-    app = RequestLog(app, lambda path: _contract_of(path).error_body, polled_paths)
+    app = DisconnectMiddleware(app, settings)
+    app = AccessMiddleware(app, settings, {each.path for each in endpoints if each.is_open})
+    app = RequestLog(app, _error_form)
     return allow_pages(app, settings.origins) if settings.origins else app
 
 
-def _contract_of(path: str) -> Contract:
-    """The contract that reports the errors of a path: the one that serves it, or else one that has
-    a prefix of it."""
+def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
     for contract in CONTRACTS:
         if any(endpoint.path == path for endpoint in contract.endpoints):
-            return contract
-    for contract in CONTRACTS:
-        if path.startswith(contract.prefixes):
-            return contract
-    return CONTRACTS[0]
+            return contract.error_body
+    return next(each for each in CONTRACTS if path.startswith(each.prefix)).error_body
 
 
 _QUICKLY_READ: Final = 1 << 15
@@ -102,8 +105,7 @@ class _Path:
                 headers={"Allow": allowed},
             )
         if method != "POST":
-            path = Body(scope["path_params"], self._service.settings.limits)
-            response = endpoint.handler(self._service, path)
+            response = endpoint.handler(self._service, Body(scope["path_params"]))
         elif len(raw) > _QUICKLY_READ:
             response = await asyncio.to_thread(self._answer, endpoint, raw)
         else:
@@ -112,9 +114,13 @@ class _Path:
         await response(scope, receive, send)
 
     def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
-        body = Body.parse(raw, self._service.settings.limits)
-        return endpoint.handler(self._service, body)
+        return endpoint.handler(self._service, Body.parse(raw))
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
     raise NotFoundError(f"Nothing is served at {scope['path']}.")
+
+
+def _refuse_disabled(_service: Service, _body: Body) -> Response:
+    sentence = "This server was started without it; see --disable."
+    raise ApiError(HTTPStatus.NOT_IMPLEMENTED, sentence, "not_supported_error")

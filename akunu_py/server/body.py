@@ -1,7 +1,7 @@
 """Body: a request's JSON object, read field by field with types, ranges, aliases and defaults.
 
-A field that is missing or null has its default. Unknown fields are ignored. A field of a wrong type
-or outside its range raises a `BodyError` that names it.
+A field that is missing or null has its default, or is empty. Unknown fields are ignored. A field of
+a wrong type or outside its range raises a `BodyError` that names it.
 """
 
 import json
@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 from akunu_py.server.errors import BodyError
-from akunu_py.server.settings import Limits
 
 D = TypeVar("D")
 
+MAX_CHARACTERS: Final = 4 << 20
+"""The length of any one text, including files around a gap."""
+_MAX_VALUES: Final = 1 << 18
+"""JSON is parsed in one go, during which nothing else runs."""
 _MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
 _HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89abcdefABCDEF]")
@@ -23,25 +26,19 @@ _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text, or the rest of a body that ends within one."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
-"""The names of JSON's types."""
 
 
 class Body:
     """One JSON object; `path` says where it is in the whole body, for messages."""
 
-    def __init__(self, fields: Mapping[str, Any], limits: Limits, path: str = "") -> None:
+    def __init__(self, fields: Mapping[str, Any], path: str = "") -> None:
         self._fields = fields
         self._path = path
-        self.limits = limits
 
     @classmethod
-    def parse(cls, raw: bytes, limits: Limits) -> "Body":
-        """Parses a body; an empty one counts as an empty object.
-
-        Raises:
-            BodyError: if it is not a JSON object.
-        """
-        _check_count(raw, limits.values)
+    def parse(cls, raw: bytes) -> "Body":
+        """Parses a body; an empty one counts as an empty object."""
+        _check_count(raw)
         try:
             # Not `json.loads(bytes)`, which guesses the encoding and lets half characters through.
             value = parse_json(raw.decode("utf-8-sig") or "{}")
@@ -52,7 +49,7 @@ class Body:
             raise BodyError(f"The body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
             raise BodyError(f"The body must be a JSON object, not {_KINDS[type(value)]}.")
-        return cls(value, limits)
+        return cls(value)
 
     def has(self, *names: str) -> bool:
         """Whether one of these fields is there and not null."""
@@ -65,12 +62,11 @@ class Body:
                 self.refuse(name, "is missing")
 
     def text(self, *names: str, default: D) -> str | D:
-        """A string."""
         name, value = self._find(names)
         return default if value is None else self._text(name, value)
 
     def texts(self, *names: str, most: int | None = None) -> tuple[str, ...]:
-        """A list of strings, or one string; none if it is missing."""
+        """A list of strings, or one string."""
         name, value = self._find(names)
         values = [] if value is None else value if isinstance(value, list) else [value]
         self._check_length(name, values, most)
@@ -92,7 +88,6 @@ class Body:
     def number(
         self, *names: str, default: D, least: float | None = None, most: float | None = None
     ) -> float | D:
-        """A finite number within a range."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -101,7 +96,6 @@ class Body:
         return float(value)
 
     def flag(self, *names: str, default: D) -> bool | D:
-        """A boolean."""
         name, value = self._find(names)
         if value is None:
             return default
@@ -109,18 +103,16 @@ class Body:
         return bool(value)
 
     def object(self, *names: str) -> "Body":
-        """An object; an empty one if it is missing."""
         name, value = self._find(names)
         return self._object(name, {} if value is None else value)
 
     def objects(self, *names: str, most: int | None = None) -> list["Body"]:
-        """A list of objects; an empty one if it is missing."""
         name = self._find(names)[0]
         values = self.values(*names, most=most)
         return [self._object(f"{name}[{i}]", entry) for i, entry in enumerate(values)]
 
     def values(self, *names: str, most: int | None = None) -> list[Any]:
-        """A list of anything; an empty one if it is missing."""
+        """A list of anything."""
         name, value = self._find(names)
         values: list[Any] = [] if value is None else value
         self._check_type(name, values, "a list", list)
@@ -128,17 +120,28 @@ class Body:
         return values
 
     def any(self, *names: str) -> Any:
-        """A value of any of JSON's types; None if it is missing."""
+        """A value of any type; None if it is missing."""
         return self._find(names)[1]
 
+    def joined(self, name: str, kinds: Sequence[str] = ("text",), joint: str = "\n\n") -> str:
+        """A string, or a list of parts that are all text, of one of these kinds; a part without a
+        type is of the first one. Parts are separate paragraphs, as for llama-server."""
+        if not isinstance(self.any(name), list):
+            return self.text(name, default="")
+        texts = []
+        for part in self.objects(name):
+            if part.text("type", default=kinds[0]) not in kinds:
+                part.refuse("type", "must be text; this model reads nothing else")
+            texts.append(part.text("text", "refusal", default=""))
+        return joint.join(texts)
+
     def names(self) -> list[str]:
-        """The names of all fields."""
         return list(self._fields)
 
     def only(self, *names: str) -> "Body":
         """The same object with some of its fields."""
         kept = {name: self._fields[name] for name in names if name in self._fields}
-        return Body(kept, self.limits, self._path)
+        return Body(kept, self._path)
 
     def refuse(self, name: str, why: str, *, quotes: bool = False) -> NoReturn:
         """Raises the error that says why a field cannot be served; `why` is the rest of the
@@ -147,7 +150,6 @@ class Body:
         raise BodyError(f"`{self._path}{name}` {why}.", f"{self._path}{name}", quotes=quotes)
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any]:
-        """The first of several aliases that is there, and its value."""
         for name in names:
             if self._fields.get(name) is not None:
                 return name, self._fields[name]
@@ -165,12 +167,12 @@ class Body:
 
     def _object(self, name: str, value: Any) -> "Body":
         self._check_type(name, value, "an object", dict)
-        return Body(value, self.limits, f"{self._path}{name}.")
+        return Body(value, f"{self._path}{name}.")
 
     def _text(self, name: str, value: Any) -> str:
         self._check_type(name, value, "a string", str)
-        if len(value) > self.limits.prompt_characters:
-            self.refuse(name, f"is longer than {self.limits.prompt_characters} characters")
+        if len(value) > MAX_CHARACTERS:
+            self.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
         return str(value)
 
     def _check_type(self, name: str, value: Any, expected: str, *kinds: type) -> None:
@@ -184,26 +186,22 @@ class Body:
             self.refuse(name, f"must have {most} entries or fewer, not {len(values)}")
 
 
-def _check_count(raw: bytes, most: int) -> None:
-    """Refuses a body with too many values: each follows a comma, or opens a list or an object.
-
-    Raises:
-        BodyError: if there are more than `most`.
-    """
+def _check_count(raw: bytes) -> None:
+    """Refuses a body with too many values: each follows a comma, or opens a list or an object."""
 
     def count(start: int, stop: int) -> int:
         return sum(raw.count(sign, start, stop) for sign in (b",", b"[", b"{"))
 
-    if count(0, len(raw)) <= most:
+    if count(0, len(raw)) <= _MAX_VALUES:
         return
     found = end = 0
     for text in _TEXT.finditer(raw):  # signs within texts do not count
         found += 1 + count(end, text.start())
         end = text.end()
-        if found > most:
+        if found > _MAX_VALUES:
             break
-    if found + count(end, len(raw)) > most:
-        raise BodyError(f"The body must have {most} values or fewer; shorten its lists.")
+    if found + count(end, len(raw)) > _MAX_VALUES:
+        raise BodyError(f"The body must have {_MAX_VALUES} values or fewer; shorten its lists.")
 
 
 def parse_json(text: str) -> Any:

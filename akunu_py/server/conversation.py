@@ -1,36 +1,127 @@
-"""Conversation: messages and tools as one job, and the blocks of its answer, for all contracts.
-
-Messages and tools come in OpenAI's form, which templates expect.
-"""
+"""Conversation: messages and tools in OpenAI's form as one job, and the blocks of its answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
-from akunu_py.server.body import Body
+from akunu_py.server.body import Body, parse_json
 from akunu_py.server.service import Job, Service
+<<<<<<< HEAD
 from akunu_py.server.wire import FINISH_REASONS, JSONAnswer
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 from akunu_py.text.call_reader import ToolCall
+=======
+from akunu_py.server.wire import JSONAnswer, finish_word
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
+from akunu_py.text.call_grammar import CallGrammar, make_checked
+from akunu_py.text.tokenizer import Tokenizer
+>>>>>>> x1
 
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-    from akunu_py.text.tokenizer import Tokenizer
+Message = dict[str, Any]
+
+MAX_MESSAGES: Final = 4096
+MAX_TOOLS: Final = 512
+
+
+def read_messages(body: Body) -> list[Message]:
+    """The messages, with their content as one text; other fields go on to the template."""
+    return [_message(message) for message in some_messages(body)]
+
+
+def some_messages(body: Body) -> list[Body]:
+    """The messages as they came, at least one."""
+    messages = body.objects("messages", most=MAX_MESSAGES)
+    if not messages:
+        body.refuse("messages", "must have at least one message")
+    return messages
+
+
+def _message(message: Body) -> Message:
+    message.require("role")
+    role = message.text("role", default="")
+    kept = {key: message.any(key) for key in message.names() if message.has(key)}
+    if message.has("tool_calls"):
+        calls = message.objects("tool_calls")
+        kept["tool_calls"] = [
+            {key: call.any(key) for key in call.names()}
+            | call_of(call.object("function"), call.any("id"))
+            for call in calls
+        ]
+    # `developer` is OpenAI's newer word for the role of the system message; no template knows it.
+    role = "system" if role == "developer" else role
+    return kept | {"role": role, "content": message.joined("content")}
+
+
+def merged(messages: Sequence[Message]) -> list[Message]:
+    """Messages in an order that all templates accept: one system message, at the beginning; then
+    users and the assistant in turn. Later system messages become the user's."""
+    found: list[Message] = []
+    for given in messages:
+        message = dict(given)
+        last = found[-1] if found else {"role": "system"}
+        if message["role"] == "system" and last["role"] != "system":
+            message["role"] = "user"
+        if not found or last["role"] != message["role"] or message["role"] == "tool":
+            found.append(message)
+        elif message["role"] == "assistant":
+            calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
+            last["content"] += message["content"]
+            last |= {"tool_calls": calls} if calls else {}
+        else:
+            last["content"] += f"\n\n{message['content']}"
+    return found
+
+
+def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
+    """An earlier call, whose arguments are in a field of an object with its name. Templates expect
+    them as an object, so they are parsed if they are JSON."""
+    arguments = function.any(field)
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = parse_json(arguments)
+    return made_call(function.text("name", default=""), arguments, id_)
+
+
+def made_call(name: str, arguments: Any, id_: Any) -> dict[str, Any]:
+    """A call, with its arguments as they are given."""
+    named = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return named if id_ is None else {"id": id_} | named
+
+
+def read_offered_tools(body: Body) -> list[dict[str, Any]]:
+    """The tools that the model may call; all are functions."""
+    tools = body.objects("tools", most=MAX_TOOLS)
+    for tool in tools:
+        if tool.text("type", default="function") != "function":
+            tool.refuse("type", "must be function")
+    return [offered(tool.object("function")) for tool in tools]
+
+
+def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
+    """A tool as the client sent it, after checking the fields that templates and parsers use;
+    `schema` is the name of the one that describes its arguments."""
+    if not function.text("name", default=""):
+        function.refuse("name", "is missing")
+    function.text("description", default="")
+    function.object(schema).object("properties")
+    kept = {name: function.any(name) for name in function.names() if name != schema}
+    if schema in function.names():
+        kept["parameters"] = function.any(schema)
+    return {"type": "function", "function": kept}
 
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools that the model may call.
-
-    With `must_call`, the completion has to be a call; with `one_call`, it ends after the first.
-    """
+    """The tools that may be called. With `must_call`, the completion has to be a call; with
+    `one_call`, it ends after the first."""
 
     offered: tuple[dict[str, Any], ...] = ()
     must_call: bool = False
@@ -39,11 +130,7 @@ class Tools:
 
 def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_tools: bool) -> Tools:
     """The tools that `tool_choice` and `parallel_tool_calls` let the model call. If the model's
-    template has no tools, they are ignored, unless a call is required.
-
-    Raises:
-        BodyError: if `tool_choice` cannot be served.
-    """
+    template has no tools, they are ignored, unless a call is required."""
     may_call, must_call, among = _read_tool_choice(body)
     parallel = body.flag("parallel_tool_calls", default=True)
     if among is not None:
@@ -83,21 +170,14 @@ def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None]:
     return True, True, [name]
 
 
-def hold_calls(
-    tokenizer: "Tokenizer", answer: Grammar | None, tools: Tools
+def _hold_calls(
+    tokenizer: Tokenizer, answer: Grammar | None, tools: Tools
 ) -> tuple[Grammar | None, bool]:
-    """The grammar of an answer that may call tools, and whether it holds the calls.
+    """The grammar of an answer that may call tools, and whether it holds the calls; `answer` is
+    that of an answer without calls.
 
     A call that has to come, or one of a `strict` function, follows its schema, or the request is
     refused. Other calls follow it as far as it can be followed.
-
-    Args:
-        tokenizer: knows how the model writes calls.
-        answer: the grammar of an answer without calls, if there is one.
-        tools: what may be called.
-
-    Raises:
-        InvalidRequestError: if a grammar cannot be made.
     """
     format_ = tokenizer.answer_format
     if not tools.offered:
@@ -113,13 +193,8 @@ def hold_calls(
         return None, False
 
     def make(*, simple: bool = False) -> str:
-        grammar = CallGrammar(
-            format_,
-            tools.offered,
-            tokenizer.control_tokens,
-            one_call=tools.one_call,
-            simple=simple,
-        )
+        offered, control = tools.offered, tokenizer.control_tokens
+        grammar = CallGrammar(format_, offered, control, one_call=tools.one_call, simple=simple)
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source)
         if tools.must_call:
@@ -149,13 +224,8 @@ def hold_calls(
 
 @dataclass(eq=False, kw_only=True)
 class ChatJob(Job):
-    """A job that continues a conversation.
-
-    Attributes:
-        tools: those that its answer may call.
-        format: how the answer marks reasoning and calls.
-        holds_calls: whether a grammar holds its calls to the format.
-    """
+    """A job that continues a conversation. Its answer marks reasoning and calls as the `format`
+    says; with `holds_calls`, a grammar holds the calls to it."""
 
     tools: Tools
     format: AnswerFormat
@@ -164,7 +234,7 @@ class ChatJob(Job):
     @classmethod
     def begin(
         cls,
-        engine: "Engine",
+        tokenizer: Tokenizer,
         messages: Sequence[Mapping[str, Any]],
         options: Options,
         tools: Tools,
@@ -177,18 +247,14 @@ class ChatJob(Job):
 
         If the last message is the assistant's, and text, the answer continues it, unless
         `continues` is false. Without `opens` the prompt does not begin an answer.
-
-        Raises:
-            InvalidRequestError: if the template refuses it.
         """
-        tokenizer = engine.tokenizer
         format_ = tokenizer.answer_format
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         begun = begun and continues
         if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
             options = replace(options, stop=())
-        grammar, holds = hold_calls(tokenizer, options.grammar, tools)
+        grammar, holds = _hold_calls(tokenizer, options.grammar, tools)
         is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
             messages[:-1] if begun else messages,
@@ -214,26 +280,20 @@ class ChatJob(Job):
         return cls(prompt, options, is_chat=True, tools=tools, format=parsed_as, holds_calls=holds)
 
     def blocks(self) -> "Blocks":
-        """The blocks of an answer that has not begun."""
         return Blocks(self.parser(), ReasoningCounter(self.format, str(self.prompt)))
 
     def parser(self) -> AnswerParser:
-        """A new parser of an answer."""
-        return AnswerParser(
-            self.format,
-            self.tools.offered or None,
-            str(self.prompt),
-            holds_calls=self.holds_calls,
-        )
+        offered, prompt = self.tools.offered or None, str(self.prompt)
+        return AnswerParser(self.format, offered, prompt, holds_calls=self.holds_calls)
 
 
 def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
-    """The response that says how long the prompt of a job is."""
+    """How long the prompt of a job is."""
     tokens = service.engine.tokenizer.encode(str(job.prompt))
     return JSONAnswer(head | {"input_tokens": len(tokens)})
 
 
-def _variables(tokenizer: "Tokenizer") -> dict[str, str]:
+def _variables(tokenizer: Tokenizer) -> dict[str, str]:
     """Today's date for templates of Llama 3, as from llama-server: without it, they say that it is
     July 2024. The user may have set another."""
     if "date_string" not in tokenizer.template or "date_string" in tokenizer.template_args:
@@ -260,8 +320,7 @@ class Block:
 
     def call_id(self, prefix: str) -> str:
         """The id that the model gave its call, or else one of ours."""
-        assert self.call is not None
-        return self.call.id or f"{prefix}{self.id[:24]}"
+        return (self.call and self.call.id) or f"{prefix}{self.id[:24]}"
 
 
 Step = tuple[Literal["start", "delta", "stop"], Block, str]
@@ -285,11 +344,9 @@ class Blocks:
 
     @property
     def has_whole_calls(self) -> bool:
-        """Whether there are calls, and none is cut."""
         return bool(self.calls) and not any(block.cut for block in self.calls)
 
     def text(self, kind: Literal["reasoning", "text"]) -> str:
-        """The text of all complete blocks of a kind."""
         return "".join(block.text for block in self.done if block.kind == kind)
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
@@ -317,16 +374,14 @@ class Blocks:
                 yield "delta", block, text
         if finish is not None:
             if self._open is not None:
-                self._open.cut = FINISH_REASONS[finish] == "length"
+                self._open.cut = finish_word(finish) == "length"
             yield from self._close()
 
     def take_all(self, completion: Completion) -> None:
-        """Takes a whole answer."""
         for _ in self.feed(completion):
             pass
 
     def _argue(self, text: str) -> Step:
-        """Adds to the arguments of the call that is open."""
         block = self._open
         assert block is not None
         assert block.call is not None

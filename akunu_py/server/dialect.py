@@ -1,16 +1,19 @@
 """Dialect: the options of a request as the clients of one contract write them.
 
 All contracts share the fields, each with the names that OpenAI, llama-server, Ollama, vLLM and
-mlx-lm's server have for it. They differ in defaults, in the names of the limit, and in whether a
-number below its range is refused. With `samplers`, only the filters that it names apply; if it does
-not name `temperature`, tokens are sampled at a temperature of 1.
+mlx-lm's server have for it. With `samplers`, only the filters that it names apply; if it does not
+name `temperature`, tokens are sampled at a temperature of 1.
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+from akunu_py.memory.projects import Memory
 from akunu_py.option_field import options_in
 from akunu_py.options import (
     DEFAULT_REPETITION_CONTEXT,
@@ -21,13 +24,11 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
-from akunu_py.server.body import Body
-from akunu_py.server.fields import read_project, read_text
-from akunu_py.server.service import Service
+from akunu_py.server.body import MAX_CHARACTERS, Body
+from akunu_py.server.errors import ApiError
+from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import gbnf_to_lark
-
-if TYPE_CHECKING:
-    from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
 
@@ -36,13 +37,9 @@ N = TypeVar("N", int, float)
 class Dialect:
     """What is special in a contract.
 
-    Attributes:
-        limits: the names of the most tokens to generate; the first one that is given counts.
-        least_limit: a lower limit means none: the answer may fill the context.
-        max_tokens: the limit if neither the body nor the server has one.
-        recent: how many tokens are penalized for repetition.
-        most_penalty: the largest penalty, if it is smaller than in `Sampling`.
-        clamps: whether a number below its range counts as the least one; else it is refused.
+    `limits` are the names of the most tokens to generate; a number below `least_limit` sets none.
+    `recent` tokens are penalized for repetition. If it `clamps`, a number below its range counts as
+    the least one; else it is refused.
     """
 
     limits: tuple[str, ...]
@@ -80,6 +77,11 @@ _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "
                    "t": "temperature", "i": "infill"}  # fmt: skip
 _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
+_MAX_TOP_LOGPROBS: Final = 20
+_MAX_CHOICES: Final = 16
+_MAX_STOPS: Final = 64
+_MAX_STOP_LENGTH: Final = 512
+_MAX_BIASES: Final = 1024
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
@@ -111,19 +113,10 @@ def read_options(
     logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> Options:
-    """Reads the options of a request.
+    """Reads the options of a request: the `part` of the body that has them, or the whole.
 
-    Args:
-        service: has the tokenizer, and the server's defaults, which replace the dialect's.
-        whole: the body.
-        dialect: of the contract.
-        part: the part of the body with these fields; None for the whole.
-        stops: the name of the stop strings.
-        logprobs: see `Options`.
-        grammar: from a field that only this contract has.
-
-    Raises:
-        BodyError: if a field cannot be served.
+    `stops` is the name of the stop strings; the `grammar` comes from a field that only this
+    contract has. The server's defaults replace the dialect's.
     """
     body, defaults = part or whole, service.settings.defaults
     tokenizer = service.engine.tokenizer
@@ -146,8 +139,59 @@ def read_options(
         and body.flag("stream", default=False),
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
-        project=read_project(whole, service.engine.memory),
+        project=_read_project(whole, service.engine.memory),
     )
+
+
+def read_prompts(service: Service, body: Body) -> list[str | list[int]]:
+    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
+    body.require("prompt")
+    given = body.any("prompt")
+    if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
+        return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
+    return [_prompt(service, body, "prompt", given)]
+
+
+def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[int]:
+    """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
+    if isinstance(given, dict):
+        if given.get("multimodal_data"):
+            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
+        given = given.get("prompt_string")
+    parts = [given] if isinstance(given, str) else given
+    if not isinstance(parts, list):
+        body.refuse(name, "must be a string, or a list of token ids and strings")
+    if sum(len(part) for part in parts if isinstance(part, str)) > MAX_CHARACTERS:
+        body.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
+    if isinstance(given, str):
+        return given
+    tokens: list[int] = []
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            engine, opens = service.engine, index == 0
+            tokens += engine.tokenizer.encode(part, special_tokens=opens, most=engine.context_limit)
+        elif isinstance(part, int) and not isinstance(part, bool):
+            tokens.append(part)
+        else:
+            body.refuse(f"{name}[{index}]", "must be a token id or a string")
+    return tokens
+
+
+def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tuple[Job, ...]]:
+    """How many choices each prompt has, and the jobs, repeated for every choice."""
+    choices = body.integer(*names, default=1, least=1, most=_MAX_CHOICES)
+    if len(jobs) * choices > _MAX_CHOICES:
+        body.refuse("prompt", f"asks for more than {_MAX_CHOICES} answers in one request")
+    return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
+
+
+def read_logprobs(body: Body) -> int | None:
+    """How many alternatives to report per token; None reports no log-probabilities."""
+    wanted = body.flag("logprobs", default=False)
+    alternatives = body.integer("top_logprobs", default=0, least=0, most=_MAX_TOP_LOGPROBS)
+    if alternatives and not wanted:
+        body.refuse("top_logprobs", "needs `logprobs` to be true")
+    return alternatives if wanted else None
 
 
 def read_samplers(body: Body) -> tuple[str, ...]:
@@ -179,8 +223,8 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
         found = body.number(name, default=0.0, least=-most, most=most)
         return found if penalizes else 0.0
 
-    temperature = number("temperature", dialect.temperature)
     top_k = body.integer("top_k", default=_either(defaults.top_k, dialect.top_k))
+    temperature = number("temperature", dialect.temperature)
     top_p, min_p = number("top_p", dialect.top_p), number("min_p", dialect.min_p)
     xtc_probability = number("xtc_probability", 0.0)
     threshold = _either(defaults.xtc_threshold, DEFAULT_XTC_THRESHOLD)
@@ -213,22 +257,20 @@ def _either(given: N | None, usual: N) -> N:
 
 
 def _read_stops(body: Body, name: str) -> tuple[str, ...]:
-    """The stop strings. Some clients send empty ones; these are ignored."""
-    stops = body.texts(name, most=body.limits.stops)
-    if any(len(stop) > body.limits.stop_characters for stop in stops):
-        body.refuse(name, f"has a string of more than {body.limits.stop_characters} characters")
-    return tuple(stop for stop in stops if stop)
+    stops = body.texts(name, most=_MAX_STOPS)
+    if any(len(stop) > _MAX_STOP_LENGTH for stop in stops):
+        body.refuse(name, f"has a string of more than {_MAX_STOP_LENGTH} characters")
+    return tuple(stop for stop in stops if stop)  # some clients send empty ones
 
 
 def _read_seed(body: Body, usual: int | None) -> int | None:
-    """The seed; None for a random one, as for negative seeds and llama.cpp's largest one."""
+    """None for a random one, as for negative seeds and llama.cpp's largest one."""
     seed = body.integer(*_SAMPLING["seed"].wire_names, default=usual)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
 
 def _read_num_draft_tokens(body: Body, usual: int | None) -> int | None:
-    """The maximum of draft tokens per round: `num_draft_tokens`, or llama-server's
-    `speculative.n_max`, flat or nested; 0 decodes plainly."""
+    """`num_draft_tokens`, or llama-server's `speculative.n_max`, flat or nested."""
     if isinstance(body.any("speculative"), dict):
         nested = body.object("speculative")
         usual = nested.integer("n_max", default=usual, least=0, most=MAX_DRAFT_TOKENS)
@@ -244,17 +286,13 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
     prediction = body.object("prediction")
     if prediction.text("type", default="content") != "content":
         prediction.refuse("type", "must be content")
-    content = read_text(prediction, "content", joint="")
+    content = prediction.joined("content", joint="")
     return (content,) if content else ()
 
 
 def read_format(body: Body, name: str) -> Grammar | None:
     """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
-    llama-server.
-
-    Raises:
-        BodyError: if it cannot be served.
-    """
+    llama-server."""
     given = body.object(name)
     kind = given.text("type", default="text")
     if kind == "text":
@@ -270,7 +308,7 @@ def read_format(body: Body, name: str) -> Grammar | None:
     return Grammar.json_schema(schema)
 
 
-def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
+def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
     """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
     in llguidance's Lark; `regex`; or what vLLM calls them, and its choice of texts."""
     found = []
@@ -299,7 +337,7 @@ def _read_grammar(body: Body, tokenizer: "Tokenizer") -> Grammar | None:
     return found[0] if found else None
 
 
-def _lark(body: Body, grammar: str, tokenizer: "Tokenizer") -> str:
+def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:
     if len(grammar) > _MAX_GRAMMAR_LENGTH:
         body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
     try:
@@ -308,7 +346,7 @@ def _lark(body: Body, grammar: str, tokenizer: "Tokenizer") -> str:
         body.refuse("grammar", f"cannot be read: {error}", quotes=True)
 
 
-def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float], ...]:
+def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:
     """Logit biases, `[[TOKEN, BIAS], ...]` or `{"TOKEN": BIAS}`: `false` forbids a token, and a
     text stands for all its tokens. `ignore_eos` forbids those that end an answer."""
     name = "logit_bias"
@@ -320,8 +358,8 @@ def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float],
         return tuple(biases)
     if not isinstance(given, dict | list):
         body.refuse(name, "must be a list of pairs, or an object")
-    if len(given) > body.limits.biases:
-        body.refuse(name, f"must have {body.limits.biases} entries or fewer")
+    if len(given) > _MAX_BIASES:
+        body.refuse(name, f"must have {_MAX_BIASES} entries or fewer")
     for entry in given.items() if isinstance(given, dict) else given:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             body.refuse(name, "must be pairs of a token id and a number")
@@ -329,7 +367,7 @@ def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float],
         if isinstance(token, str) and token.isdecimal() and len(token) < 12:
             token = int(token)
         tokens = [token]
-        if isinstance(token, str) and 0 < len(token) <= body.limits.stop_characters:
+        if isinstance(token, str) and 0 < len(token) <= _MAX_STOP_LENGTH:
             tokens = tokenizer.encode_plain(token)
         elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
             body.refuse(name, "must name tokens by their ids, 0 or more, or by a short text")
@@ -339,3 +377,32 @@ def _read_biases(body: Body, tokenizer: "Tokenizer") -> tuple[tuple[int, float],
             body.refuse(name, "must give each token a number, or false")
         biases += [(each, float(bias)) for each in tokens]
     return tuple(biases)
+
+
+def _read_project(body: Body, memory: Memory) -> str | None:
+    """The only project that a request drafts from: a folder that the server was started with, or
+    its last name. None for all projects, an empty text for none. Without the field, a file of
+    `input_extra` stands for its project.
+
+    Raises:
+        ApiError: if the server was not started with it, whether or not there is such a folder.
+    """
+    given = body.text("project", default=None)
+    if given is None:
+        names = [extra.text("filename", default="") for extra in body.objects("input_extra")]
+        paths = [Path(os.path.normpath(name)) for name in names]
+        within = (key for path in paths for key in memory.projects if path.is_relative_to(key))
+        return next(within, None)
+    if not given or given in memory.projects:
+        return given
+    wanted = os.path.normpath(given)
+    for key in memory.projects:
+        if wanted in (key, Path(key).name):
+            return key
+    raise ApiError(
+        HTTPStatus.FORBIDDEN,
+        "The field `project` names none of the folders that this server was started with; see "
+        "`serve --project`.",
+        "permission_error",
+        param="project",
+    )

@@ -1,5 +1,4 @@
-"""The errors that clients see: a status, a sentence and a kind. Each contract has its own JSON for
-them.
+"""The errors that clients see: a status, a sentence and a kind.
 
 No internal detail reaches a client: an error that is not an `AkunuError` becomes a 500 in general
 words, and its details go to the log.
@@ -30,11 +29,9 @@ _RETRY: Final = {"Retry-After": "1"}
 class ApiError(AkunuError):
     """A request has failed: the response's status and headers, and one sentence.
 
-    Attributes:
-        kind: the `type` that llama-server and OpenAI have for the error.
-        param: the wrong field, if there is one.
-        facts: further fields of the error, which llama-server and its clients know.
-        quotes: whether the sentence may quote the request, which the log must not.
+    `kind` is the `type` that llama-server and OpenAI have for the error, `param` the wrong field,
+    and `facts` are llama-server's further fields. With `quotes` the sentence may quote the request,
+    which the log must not.
     """
 
     def __init__(
@@ -76,9 +73,8 @@ class UnavailableError(ApiError):
     """The server cannot complete anything now."""
 
     def __init__(self, sentence: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(
-            HTTPStatus.SERVICE_UNAVAILABLE, sentence, "unavailable_error", headers=headers
-        )
+        status = HTTPStatus.SERVICE_UNAVAILABLE
+        super().__init__(status, sentence, "unavailable_error", headers=headers)
 
 
 class LoadingError(UnavailableError):

@@ -1,4 +1,4 @@
-"""HttpServer: uvicorn on sockets that listen already, stopped by a call instead of a signal.
+"""HttpServer: uvicorn on sockets that listen already; signals are left to the caller.
 
 Run it on uvloop's event loop: every token wakes the loop, which takes asyncio's own loop several
 times as long.
@@ -29,8 +29,9 @@ _SPARE_DESCRIPTORS: Final = 64
 _FEW: Final = 8
 
 
-class HttpServer:
-    """Serves one application."""
+class HttpServer(uvicorn.Server):
+    """Serves one application on sockets until `should_exit` is set; then responses have one second
+    to finish."""
 
     def __init__(self, app: ASGIApp) -> None:
         config = uvicorn.Config(
@@ -46,19 +47,18 @@ class HttpServer:
             timeout_keep_alive=_SECONDS_OF_SILENCE,
             timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         )
-        self._server = _Uvicorn(config)
+        super().__init__(config)
 
-    async def serve(self, *listeners: socket.socket) -> None:
-        """Serves until it is stopped; then responses have one second to finish."""
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         # Without this option a body waits up to 40 ms for the acknowledgement of its head.
         # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
-        for listener in listeners:
+        for listener in sockets or ():
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await self._server.serve(list(listeners))
+        await super().serve(sockets)
 
-    def stop(self) -> None:
-        """Makes `serve` return."""
-        self._server.should_exit = True
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield  # they are the caller's
 
 
 def most_connections() -> int:
@@ -68,10 +68,8 @@ def most_connections() -> int:
 
 class _Protocol(HttpToolsProtocol):
     """Bounds what a client can keep: a head without an end, which the parser would hold in memory;
-    a request that does not come to its end; what follows a refused head; idle connections.
-
-    Tells every request of a connection that the client has left; uvicorn tells only the latest one.
-    """
+    a request that does not come to its end; what follows a refused head; idle connections. Tells
+    every request of a connection that the client has left; uvicorn tells only the latest one."""
 
     _in_head = False
     _head_bytes = 0
@@ -90,11 +88,9 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def _waits_for_client(self) -> bool:
-        """Whether there is no whole request that is not answered yet."""
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _await_request(self) -> None:
-        """Gives the client some time from now on to send a whole request."""
         self._stop_waiting()
         self._waits_since = self.loop.time()
         self._deadline = self.loop.call_later(SECONDS_TO_SEND, self._refuse_slow)
@@ -146,11 +142,3 @@ class _Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
                 self.send_400_response("The head of the request is too long.")
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to the caller."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield

@@ -6,57 +6,53 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
+from akunu_py.prompt import PromptInput
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
+    LLAMA,
+    read_choices,
     read_options,
+    read_prompts,
     read_samplers,
 )
-from akunu_py.server.dialect import (
-    LLAMA as DIALECT,
-)
 from akunu_py.server.errors import ApiError
-from akunu_py.server.fields import read_choices
 from akunu_py.server.openai_chat import read_chat
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import (
     Answer,
+    Endpoint,
     JobAnswer,
     JSONAnswer,
     compact_json,
     logprob_entries,
     prompt_progress,
+    refuse_embeddings,
     sse,
     timings,
 )
 from akunu_py.text.fim import FillRequest, RepositoryFile
 
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-    from akunu_py.prompt import PromptInput
-
 _MAX_FILES: Final = 1024
-_STOP_TYPES: Final = {
-    Finish.EOS: "eos",
-    Finish.STOP: "word",
-    Finish.LENGTH: "limit",
-    Finish.CONTEXT: "limit",
-    Finish.CANCELLED: "limit",
-}
+_MAX_TOKENIZED: Final = 1 << 20
+"""Characters of a text whose tokens are asked for."""
+_STOP_TYPES: Final = {Finish.EOS: "eos", Finish.STOP: "word"}
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
 _ABSENT: Final = object()
+_SHARED: Final = ("temperature", "top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold",
+                  "presence_penalty", "frequency_penalty")  # fmt: skip
+"""Settings of samplers that have the same names here."""
 _OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
                "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
 """llama-server's settings of samplers that are not served: they are always off."""
@@ -71,15 +67,13 @@ def error_body(error: ApiError) -> dict[str, Any]:
 def _complete(service: Service, body: Body) -> Response:
     """`/completion`: continues a prompt, or several."""
     options = _read_options(service, body)
-    return _respond(service, body, _read_prompts(body, service.engine), options)
+    return _respond(service, body, read_prompts(service, body), options)
 
 
 def _infill(service: Service, body: Body) -> Response:
     """`/infill`: fills the gap between two texts."""
     body.require("input_prefix", "input_suffix")
-    files = tuple(  # pieces of other files, the latest last
-        _file(extra) for extra in body.objects("input_extra", most=_MAX_FILES)
-    )
+    files = tuple(map(_file, body.objects("input_extra", most=_MAX_FILES)))  # the latest last
     gap = FillRequest(
         body.text("input_prefix", default="") + body.text("prompt", default=""),
         body.text("input_suffix", default=""),
@@ -92,17 +86,15 @@ def _infill(service: Service, body: Body) -> Response:
 
 
 def _respond(
-    service: Service, body: Body, prompts: "Sequence[PromptInput]", options: Options
+    service: Service, body: Body, prompts: Sequence[PromptInput], options: Options
 ) -> Response:
     """Completes some prompts, each with every choice. An `id_slot` of -1 names no slot, and a
     `t_max_predict_ms` of 0 or less sets no limit."""
-    slot = body.integer("id_slot", default=-1, least=-1)
+    given = body.integer("id_slot", default=-1, least=-1)
+    slot = None if given < 0 else given
     predict_ms = body.number("t_max_predict_ms", default=0.0)
     predict_s = predict_ms / 1000 if predict_ms > 0 else None
-    jobs = [
-        Job(prompt, options, predict_s=predict_s, slot=None if slot < 0 else slot)
-        for prompt in prompts
-    ]
+    jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
     _, variants = read_choices(body, jobs, "n_cmpl", "n")
     reply = _Reply(service, body, variants)
     return JobAnswer(service, variants, reply, streams=body.flag("stream", default=False))
@@ -115,51 +107,14 @@ def _file(extra: Body) -> RepositoryFile:
 
 def _read_options(service: Service, body: Body) -> Options:
     alternatives = body.integer("n_probs", default=0, least=0, most=MAX_ALTERNATIVES)
-    return read_options(service, body, DIALECT, logprobs=alternatives or None)
-
-
-def _read_prompts(body: Body, engine: "Engine") -> list[str | list[int]]:
-    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
-    body.require("prompt")
-    given = body.any("prompt")
-    if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
-        return [_prompt(body, f"prompt[{i}]", part, engine) for i, part in enumerate(given)]
-    return [_prompt(body, "prompt", given, engine)]
-
-
-def _prompt(body: Body, name: str, given: Any, engine: "Engine") -> str | list[int]:
-    """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
-    if isinstance(given, dict):
-        if given.get("multimodal_data"):
-            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
-        given = given.get("prompt_string")
-    most = body.limits.prompt_characters
-    parts = [given] if isinstance(given, str) else given
-    if not isinstance(parts, list):
-        body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in parts if isinstance(part, str)) > most:
-        body.refuse(name, f"is longer than {most} characters")
-    if isinstance(given, str):
-        return given
-    tokens: list[int] = []
-    for index, part in enumerate(parts):
-        if isinstance(part, str):
-            tokens += engine.tokenizer.encode(
-                part, special_tokens=index == 0, most=engine.context_limit
-            )
-        elif isinstance(part, int) and not isinstance(part, bool):
-            tokens.append(part)
-        else:
-            body.refuse(f"{name}[{index}]", "must be a token id or a string")
-    return tokens
+    return read_options(service, body, LLAMA, logprobs=alternatives or None)
 
 
 class _Reply:
     """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
     def __init__(self, service: Service, body: Body, jobs: Sequence[Job]) -> None:
-        self._engine = service.engine
-        self._model = service.model_name
+        self._service = service
         self._jobs = jobs
         self._has_newline = [False] * len(jobs)
         self._samplers = read_samplers(body)
@@ -168,7 +123,6 @@ class _Reply:
         self._fields = body.texts("response_fields")
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
-        """A chunk, or one for each token with its probabilities."""
         stats, progress = event.stats, prompt_progress(event)
         chunk: dict[str, Any] = {
             "index": index,
@@ -184,7 +138,7 @@ class _Reply:
             self._has_newline[index] |= "\n" in content["content"]
             yield sse(chunk | content | progress)
         if event.finish_reason is not None:
-            yield sse(self._result(index, event, {"content": "", "tokens": []}))
+            yield sse(self._result(index, event, {}))
 
     def _contents(self, event: Event) -> Iterator[dict[str, Any]]:
         if not event.logprobs:
@@ -213,23 +167,21 @@ class _Reply:
     def _result(
         self, index: int, source: Event | Completion, own: dict[str, Any]
     ) -> dict[str, Any]:
-        """The fields that are wanted of a result, which has some of its `own`."""
-        stats, job = source.stats, self._jobs[index]
-        assert source.finish_reason is not None
+        stats, job, finish = source.stats, self._jobs[index], source.finish_reason
         result = {
             "index": index,
             "content": "",
             "tokens": [],
             "id_slot": job.slot or 0,
             "stop": True,
-            "model": self._model,
+            "model": self._service.model_name,
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
-            "generation_settings": _generation_settings(self._engine, job.options, self._samplers),
-            "prompt": job.prompt_text(self._engine.tokenizer.decode),
+            "generation_settings": _generation_settings(self._service, job.options, self._samplers),
+            "prompt": job.prompt_text(self._service.engine.tokenizer.decode),
             "has_new_line": self._has_newline[index],
-            "truncated": source.finish_reason is Finish.CONTEXT,
-            "stop_type": _STOP_TYPES[source.finish_reason],
+            "truncated": finish is Finish.CONTEXT,
+            "stop_type": _STOP_TYPES.get(finish, "limit") if finish else "limit",
             "stopping_word": source.stop or "",
             "tokens_cached": stats.cached_tokens,
             "timings": timings(stats),
@@ -237,7 +189,8 @@ class _Reply:
         return _pick(result | own, self._fields)
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """`completion_probabilities`, if `n_probs` asked for them."""
+        """`completion_probabilities`, if `n_probs` asked for them; with `post_sampling_probs`, the
+        probabilities instead of their logarithms."""
         options = self._jobs[0].options
         if options.logprobs is None:
             return {}
@@ -249,7 +202,7 @@ class _Reply:
         return {"completion_probabilities": entries}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
-        spelling = self._engine.tokenizer.token_bytes.of(token)
+        spelling = self._service.engine.tokenizer.token_bytes.of(token)
         return {
             "id": token,
             "token": spelling.decode(errors="replace"),
@@ -259,30 +212,20 @@ class _Reply:
 
 
 def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry with the probability instead of its logarithm, as `post_sampling_probs` has it."""
     kept = {name: entry[name] for name in ("id", "token", "bytes")}
     return kept | {"prob": math.exp(entry["logprob"])}
 
 
 def _generation_settings(
-    engine: "Engine", options: Options, samplers: Sequence[str]
+    service: Service, options: Options, samplers: Sequence[str]
 ) -> dict[str, Any]:
-    """The options of a request, in llama-server's words."""
     sampling = options.sampling
     return {
-        "n_ctx": engine.context_limit,
+        "n_ctx": service.engine.context_limit,
         "n_predict": -1 if options.max_tokens is None else options.max_tokens,
         "seed": -1 if sampling.seed is None else sampling.seed,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "xtc_probability": sampling.xtc_probability,
-        "xtc_threshold": sampling.xtc_threshold,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": sampling.repetition_context_size,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
         "logit_bias": [
             {"token": token, "bias": None if bias == FORBIDDEN else bias}
             for token, bias in sampling.logit_bias
@@ -290,6 +233,7 @@ def _generation_settings(
         "stop": list(options.stop),
         "n_probs": options.logprobs or 0,
         "samplers": list(samplers),
+        **{name: getattr(sampling, name) for name in _SHARED},
         **_OFF,
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
@@ -314,8 +258,8 @@ def _tokenize(service: Service, body: Body) -> Response:
     """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
     takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
     tokenizer, content = service.engine.tokenizer, body.text("content", default="")
-    if len(content) > body.limits.tokenized_characters:
-        body.refuse("content", f"is longer than {body.limits.tokenized_characters} characters")
+    if len(content) > _MAX_TOKENIZED:
+        body.refuse("content", f"is longer than {_MAX_TOKENIZED} characters")
     opens = body.flag("add_special", default=False)
     if body.flag("parse_special", default=True):
         tokens = tokenizer.encode(content, special_tokens=opens)
@@ -331,7 +275,6 @@ def _tokenize(service: Service, body: Body) -> Response:
 
 
 def _detokenize(service: Service, body: Body) -> Response:
-    """The text of `tokens`."""
     engine, tokens = service.engine, body.values("tokens")
     for index, token in enumerate(tokens):
         if type(token) is not int or not 0 <= token < engine.model.vocabulary_size:
@@ -348,48 +291,39 @@ def _apply_template(service: Service, body: Body) -> Response:
 def _props(service: Service, nothing: Body) -> Response:
     """The properties of the model, and the default options."""
     engine = service.engine
-    wrapped = engine.tokenizer.wrapped
-    params = _generation_settings(engine, _read_options(service, nothing), DEFAULT_SAMPLERS)
+    bos, eos = engine.tokenizer.wrapped.bos_token, engine.tokenizer.wrapped.eos_token
+    params = _generation_settings(service, _read_options(service, nothing), DEFAULT_SAMPLERS)
     return JSONAnswer(
         {
             "default_generation_settings": {"n_ctx": engine.context_limit, "params": params},
-            "total_slots": service.scheduler.parallel,
+            "total_slots": service.worker.scheduler.parallel,
             "model_alias": service.model_name,
             "model_path": engine.model.name,
             "modalities": {"vision": False, "audio": False},
             "chat_template": engine.tokenizer.template,
-            "bos_token": _text_or_nothing(wrapped.bos_token),
-            "eos_token": _text_or_nothing(wrapped.eos_token),
+            "bos_token": bos if isinstance(bos, str) else "",
+            "eos_token": eos if isinstance(eos, str) else "",
             "build_info": f"akunu-py {__version__}",
         }
     )
 
 
-def _text_or_nothing(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _lora_adapters(service: Service, _body: Body) -> Response:
-    """None: an adapter is a part of the model from the start."""
     _ = service.engine
-    return JSONAnswer([])
+    return JSONAnswer([])  # an adapter is a part of the model from the start
 
 
-LLAMA: Final = Contract(
-    name="llama",
-    endpoints=(
-        Endpoint("POST", "/infill", _infill),
-        Endpoint("POST", "/completion", _complete),
-        Endpoint("POST", "/completions", _complete),
-        Endpoint("POST", "/tokenize", _tokenize),
-        Endpoint("POST", "/detokenize", _detokenize),
-        Endpoint("POST", "/apply-template", _apply_template),
-        Endpoint("GET", "/props", _props),
-        Endpoint("GET", "/lora-adapters", _lora_adapters),
-        *(
-            Endpoint("POST", path, refuse_embeddings)
-            for path in ("/embedding", "/embeddings", "/rerank", "/reranking")
-        ),
-    ),
-    error_body=error_body,
+ENDPOINTS: Final = (
+    Endpoint("POST", "/infill", _infill),
+    Endpoint("POST", "/completion", _complete),
+    Endpoint("POST", "/completions", _complete),
+    Endpoint("POST", "/tokenize", _tokenize),
+    Endpoint("POST", "/detokenize", _detokenize),
+    Endpoint("POST", "/apply-template", _apply_template),
+    Endpoint("GET", "/props", _props),
+    Endpoint("GET", "/lora-adapters", _lora_adapters),
+    Endpoint("POST", "/embedding", refuse_embeddings),
+    Endpoint("POST", "/embeddings", refuse_embeddings),
+    Endpoint("POST", "/rerank", refuse_embeddings),
+    Endpoint("POST", "/reranking", refuse_embeddings),
 )

@@ -12,6 +12,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
@@ -24,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akunu_py.errors import QueueFullError
 from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of, noted_error
-from akunu_py.server.settings import Limits, ServerSettings
+from akunu_py.server.settings import ServerSettings
 from akunu_py.server.wire import STATUS, JSONAnswer
 
 logger = logging.getLogger("akunu_py.server")
@@ -35,6 +36,8 @@ BODY: Final = "akunu_py.body"
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
 _HELD: Final = "akunu_py.held"
+_POLLED: Final = "/status"
+"""The status page asks for it all the time, so the log has it only at level DEBUG."""
 _BEARER: Final = "bearer "
 _LOCAL_PAGES: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 """The origins of web pages that this machine serves; the origin `localhost` stands for them."""
@@ -45,23 +48,17 @@ class RequestLog:
     method, path, status, duration, and why it was refused.
 
     The line has no content of the request. The application leaves the status in the scope: if this
-    class wrapped `send`, every streamed token would pass through the wrapper.
-
-    Args:
-        app: the application.
-        error_form: returns, for a path, the function that makes the JSON object for an error.
-        polled_paths: requests to these are logged at level DEBUG.
+    class wrapped `send`, every streamed token would pass through the wrapper. `error_form` returns,
+    for a path, the function that makes the JSON object for an error.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]],
-        polled_paths: Collection[str],
     ) -> None:
         self._app = app
         self._error_form = error_form
-        self._polled_paths = polled_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = perf_counter()
@@ -72,9 +69,8 @@ class RequestLog:
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(scope["path"])[1:-1], scope.get(STATUS, _CLIENT_LEFT)
-            error = scope.get(NOTED_ERROR)
-            why = "" if error is None else f": {ascii(error)[1:-1]}"
-            level = logging.DEBUG if scope["path"] in self._polled_paths else logging.INFO
+            why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
+            level = logging.DEBUG if scope["path"] == _POLLED else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
@@ -105,8 +101,8 @@ def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
 
 
 class AccessMiddleware:
-    """Refuses requests with a foreign Host or Origin, and those without the API key; the
-    `open_paths` need no key."""
+    """Refuses requests with a foreign Host or Origin, and those without the API key, which the
+    `open_paths` do not need."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
         self._app = app
@@ -126,9 +122,16 @@ class AccessMiddleware:
         await self._app(scope, receive, send)
 
     def _check_host(self, host: str) -> None:
-        name = _host_name(host)
-        if name not in self._names and not name.endswith(".localhost") and not _is_address(name):
-            raise _forbidden("This server does not have that Host name; see --allow-host.")
+        name = ""
+        with suppress(ValueError):  # it is malformed
+            name = urlsplit(f"//{host}").hostname or ""
+        if name in self._names or name.endswith(".localhost"):
+            return
+        try:
+            ipaddress.ip_address(name)  # which no domain can be rebound to act as
+        except ValueError:
+            sentence = "This server does not have that Host name; see --allow-host."
+            raise _forbidden(sentence) from None
 
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
@@ -157,36 +160,18 @@ def _forbidden(sentence: str) -> ApiError:
     return ApiError(HTTPStatus.FORBIDDEN, sentence, "permission_error")
 
 
-def _host_name(host: str) -> str:
-    """The name in a Host header, without the port; empty if it is malformed."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
-
-
-def _is_address(name: str) -> bool:
-    """Whether a name is an IP address. A domain cannot be rebound to act as one."""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 class DisconnectMiddleware:
-    """Reads the body into the scope, then runs the application while the client is connected.
+    """Reads the body into the scope, then runs the application until the client disconnects.
 
-    The application is cancelled when the client disconnects, whether or not it is sending. This
-    closes the iteration over the events, which cancels the jobs on the engine's thread. A body of
-    too many bytes is refused, before it is read if its size is declared; so is one that does not
-    fit beside those of all other requests.
+    Cancelling it closes the iteration over the events, which cancels the jobs on the engine's
+    thread. A body of too many bytes is refused, before it is read if its size is declared; so is
+    one that does not fit beside those of all other requests.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self._app = app
-        self._body_bytes = limits.body_bytes
-        self._most_held = limits.held_bytes
+        self._body_bytes = settings.body_bytes
+        self._most_held = settings.held_bytes
         self._held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -12,26 +12,21 @@ from base64 import b64encode
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
-from itertools import zip_longest
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Final
+from time import time
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.sequence import Sequence
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.errors import LoadingError
-from akunu_py.server.llama import error_body
 from akunu_py.server.service import Service
-from akunu_py.server.wire import Answer, JSONAnswer
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
+from akunu_py.server.wire import Answer, Endpoint, JSONAnswer
+from akunu_py.stats import Stats
 
 _BEGUN: Final = time()
-_STARTED: Final = monotonic()
 _PREFIX: Final = "llamacpp:"
 _BY_KIND: Final = (
     ("queue_seconds_by_kind_total", "Seconds that requests waited", "queue_s"),
@@ -39,17 +34,6 @@ _BY_KIND: Final = (
     ("draft_tokens_by_kind_total", "Tokens drafted", "drafted"),
     ("accepted_tokens_by_kind_total", "Draft tokens accepted", "accepted"),
 )
-_SUMMED: Final = {
-    "prompt_tokens": "prompt_tokens",
-    "cached_tokens": "cached_tokens",
-    "generated_tokens": "generated_tokens",
-    "target_calls": "target_forwards",
-    "drafted": "drafted",
-    "accepted": "accepted",
-    "prefill_s": "prefill_s",
-    "decode_s": "decode_s",
-}
-"""The keys of the sums, which clients know, and the statistics behind them."""
 
 
 def _health(service: Service, _body: Body) -> Response:
@@ -61,9 +45,10 @@ def _health(service: Service, _body: Body) -> Response:
 def _slots(service: Service, _: Body) -> Response:
     """An entry for each running request and for each free place. There are more entries than
     places while urgent requests make others pause. `/status` has the caches."""
-    engine, running = service.engine, service.places
+    engine = service.engine
+    running = {one.place: one for one in service.worker.scheduler.running}
     nbytes = {slot.id: slot.nbytes for slot in engine.slots}
-    places = max([service.scheduler.parallel, *(place + 1 for place in running)])
+    places = max([service.worker.scheduler.parallel, *(place + 1 for place in running)])
     slots = []
     for place in range(places):
         slot: dict[str, Any] = {
@@ -74,7 +59,7 @@ def _slots(service: Service, _: Body) -> Response:
             "is_processing": place in running,
         }
         if place in running:
-            does, cache_id = running[place]
+            cache, does = running[place].slot, _described(running[place])
             most, generated = does["max_tokens"], does["generated_tokens"]
             left = -1 if most is None else most - generated
             slot |= {
@@ -85,10 +70,26 @@ def _slots(service: Service, _: Body) -> Response:
                 "next_token": [{"has_next_token": True, "n_remain": left, "n_decoded": generated}],
                 "kind": does["kind"],
                 "phase": does["phase"],
-                "n_bytes": 0 if cache_id is None else nbytes.get(cache_id, 0),
+                "n_bytes": 0 if cache is None else nbytes.get(cache.id, 0),
             }
         slots.append(slot)
     return JSONAnswer(slots)
+
+
+def _described(sequence: Sequence) -> dict[str, Any]:
+    stats = sequence.stats
+    return {
+        "id": sequence.arrival,
+        "kind": sequence.kind,
+        "phase": "waiting for memory" if sequence.lacks_memory else sequence.phase,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "computed_tokens": sequence.computed_tokens,
+        "generated_tokens": stats.generated_tokens,
+        "max_tokens": sequence.options.max_tokens,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+    }
 
 
 def _metrics(service: Service, _: Body) -> Response:
@@ -101,8 +102,7 @@ def _metrics(service: Service, _: Body) -> Response:
 
 
 def _prometheus_lines(service: Service) -> Iterator[str]:
-    """The lines of Prometheus's text format, under llama-server's names."""
-    metrics, scheduler = service.metrics, service.scheduler
+    metrics, scheduler = service.metrics, service.worker.scheduler
     sums, computed = metrics.sums, metrics.computed_tokens
     computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
     entries: tuple[tuple[str, str, str, float], ...] = (
@@ -129,7 +129,7 @@ def _prometheus_lines(service: Service) -> Iterator[str]:
         ("gauge", "n_busy_slots_per_decode", "Sequences per round of generating.",
          scheduler.advanced / scheduler.rounds if scheduler.rounds else 0.0),
         ("gauge", "requests_processing", "Requests being worked on.", service.processing),
-        ("gauge", "requests_deferred", "Requests that wait.", service.waiting),
+        ("gauge", "requests_deferred", "Requests that wait.", service.worker.queue_depth),
     )  # fmt: skip
     for kind, name, meaning, value in entries:
         yield from _comments(name, meaning, kind)
@@ -149,67 +149,47 @@ def _comments(name: str, meaning: str, kind: str) -> tuple[str, str]:
 
 
 def _page(_service: Service, _body: Body) -> Response:
-    """The page, with its policy for the browser."""
-    text, policy = _read()
-    return Answer(
-        text,
-        media_type="text/html",
-        headers={
-            "Content-Security-Policy": policy,
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "Cache-Control": "no-cache",
-        },
-    )
+    text, headers = _read()
+    return Answer(text, headers=headers, media_type="text/html")
 
 
 def _status(service: Service, _: Body) -> Response:
     """The figures; fewer while the model loads. They contain no text of users."""
     found = {
         "version": __version__,
-        "uptime_s": round(monotonic() - _STARTED, 3),
+        "uptime_s": round(time() - _BEGUN, 3),
         "queue": {
             "processing": service.processing,
-            "waiting": service.waiting,
+            "waiting": service.worker.queue_depth,
             "limit": service.settings.queue,
-            "parallel": service.scheduler.parallel,
+            "parallel": service.worker.scheduler.parallel,
         },
-        "sequences": service.sequences,
+        "sequences": [_described(job.sequence) for job in service.active],
         "answers": service.metrics.answers,
         "cancelled": service.metrics.cancelled,
         "sums": _sums(service),
     }
     try:
-        engine = service.engine
+        return JSONAnswer({"state": "ready"} | found | _engine_status(service))
     except LoadingError:
         return JSONAnswer({"state": "loading"} | found)
-    turns = {"why_in_turns": service.why_in_turns}
-    return JSONAnswer({"state": "ready"} | found | turns | _engine_status(engine))
 
 
-MONITOR: Final = Contract(
-    name="llama",
-    endpoints=(
-        Endpoint("GET", "/health", _health, is_open=True),
-        Endpoint("GET", "/v1/health", _health, is_open=True),
-        Endpoint("GET", "/slots", _slots),
-        Endpoint("GET", "/metrics", _metrics),
-    ),
-    error_body=error_body,
+ENDPOINTS: Final = (
+    Endpoint("GET", "/health", _health, is_open=True),
+    Endpoint("GET", "/v1/health", _health, is_open=True),
+    Endpoint("GET", "/slots", _slots),
+    Endpoint("GET", "/metrics", _metrics),
 )
-PAGE: Final = Contract(
-    name="page",
-    endpoints=(
-        Endpoint("GET", "/", _page, is_open=True),
-        Endpoint("GET", "/status", _status, is_polled=True),
-    ),
-    error_body=error_body,
+PAGE: Final = (
+    Endpoint("GET", "/", _page, is_open=True),
+    Endpoint("GET", "/status", _status),
 )
 
 
 @cache
-def _read() -> tuple[str, str]:
-    """The page and its policy."""
+def _read() -> tuple[str, dict[str, str]]:
+    """The page, and the headers with its policy for the browser."""
     text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     policy = (
         "default-src 'none'; "
@@ -218,7 +198,12 @@ def _read() -> tuple[str, str]:
         "img-src data:; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return text, policy
+    return text, {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
 
 
 def _digest(text: str, element: str) -> str:
@@ -228,7 +213,8 @@ def _digest(text: str, element: str) -> str:
     return f"'sha256-{b64encode(digest).decode()}'"
 
 
-def _engine_status(engine: "Engine") -> dict[str, Any]:
+def _engine_status(service: Service) -> dict[str, Any]:
+    engine = service.engine
     model, backend, now = engine.model, engine.backend, time()
     curve = engine.speculation.cost_curve
     return {
@@ -245,6 +231,7 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
             "blas": backend.blas,
             "threads": backend.current_threads,
         },
+        "why_in_turns": service.why_in_turns,
         "notices": engine.notices,
         "caches": [
             {
@@ -263,12 +250,13 @@ def _engine_status(engine: "Engine") -> dict[str, Any]:
 
 def _sums(service: Service) -> dict[str, Any]:
     """Sums over all requests, including what the active ones have done so far."""
-    parts = [service.metrics.sums, *service.running_stats]
-    by_position = zip_longest(*(list(part.accepted_by_position) for part in parts), fillvalue=0)
-    sums: dict[str, Any] = {
-        key: round(sum(getattr(part, name) for part in parts), 6) for key, name in _SUMMED.items()
-    }
-    return sums | {"accepted_by_position": [sum(counts) for counts in by_position]}
+    sums = Stats()
+    sums.include(service.metrics.sums)
+    for job in service.active:
+        if job.events.last:
+            sums.include(job.events.last.stats)
+    tokens = {"prompt_tokens": sums.prompt_tokens, "generated_tokens": sums.generated_tokens}
+    return tokens | sums.as_dict()
 
 
 def _costs(curve: CostCurve) -> list[dict[str, Any]]:

@@ -1,15 +1,11 @@
-"""Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on.
-
-There is one model, under any name. Missing fields have Ollama's defaults, except that
-`repeat_penalty` is 1, because code repeats itself on purpose.
-"""
+"""Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on. There is one
+model, under any name."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -17,37 +13,37 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options
 from akunu_py.package import __version__
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
-from akunu_py.server.conversation import Blocks, ChatJob, Step, Tools
-from akunu_py.server.dialect import OLLAMA as DIALECT
-from akunu_py.server.dialect import read_options
+from akunu_py.server.conversation import (
+    Blocks,
+    ChatJob,
+    Step,
+    Tools,
+    read_messages,
+    read_offered_tools,
+)
+from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.fields import read_logprobs, read_messages, read_offered_tools
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
-    FINISH_REASONS,
     NDJSON,
     Answer,
+    Endpoint,
     JobAnswer,
     JSONAnswer,
-    describe_logprob,
+    described_logprobs,
+    finish_word,
     json_line,
-    logprob_entries,
+    refuse_embeddings,
 )
-from akunu_py.text.fim import FILL_FORMATS, FillFormat, find_format
+from akunu_py.text.fim import FILL_FORMATS, find_format
 
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-
-SPOKEN_VERSION: Final = "0.12.6"
+_SPOKEN_VERSION: Final = "0.12.6"
 """The version of Ollama with this API; clients refuse servers that look too old."""
 
 _EFFORTS: Final = ("low", "medium", "high")
 _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 """Templates that add nothing to the prompt, as `raw` does."""
-_NANOSECONDS: Final = 1_000_000_000
 _STARTED: Final = datetime.now(UTC)
-_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _NOTHING: Final = {"message": {"role": "assistant", "content": ""}}
 
 
@@ -62,7 +58,7 @@ def _generate(service: Service, body: Body) -> Response:
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
     contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
-    engine = service.engine
+    tokenizer = service.engine.tokenizer
     _refuse_images(body)
     prompt = body.text("prompt", default="")
     suffix = body.text("suffix", default="") or None
@@ -75,29 +71,30 @@ def _generate(service: Service, body: Body) -> Response:
     if raw and (system or context):
         body.refuse("raw", "cannot be combined with `system` or `context`")
     options = _read_options(service, body)
-    is_bare = raw or template or _spells_fill_tokens(engine, prompt)
+    marks = (layout.prefix for layout in FILL_FORMATS if layout.prefix in prompt)
+    is_bare = raw or template or any(tokenizer.token_id(mark) is not None for mark in marks)
     if not prompt and (is_bare or not suffix):
         return _loaded(service, {"response": ""})
     if is_bare or suffix:
         gap = before_gap(prompt, None if is_bare else suffix)
         return _respond(service, body, Job(gap, options))
-    tokens = [*context, *_encode_question(engine, system, prompt, opens=not context)]
+    tokens = [*context, *_encode_question(service, system, prompt, opens=not context)]
     return _respond(service, body, Job(tokens, options, is_chat=True), context=tokens)
 
 
 def _chat(service: Service, body: Body) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
-    engine = service.engine
+    tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
     offered = read_offered_tools(body)
-    tools = offered if engine.tokenizer.answer_format.has_tools else []
+    tools = offered if tokenizer.answer_format.has_tools else []
     settings = _read_think(body)
     if not body.values("messages"):
         return _loaded(service, _NOTHING)
     for message in body.objects("messages"):
         _refuse_images(message)
-    job = ChatJob.begin(engine, read_messages(body), options, Tools(tuple(tools)), settings)
+    job = ChatJob.begin(tokenizer, read_messages(body), options, Tools(tuple(tools)), settings)
     return _respond(service, body, job, job.blocks())
 
 
@@ -108,83 +105,70 @@ def _respond(
     blocks: Blocks | None = None,
     context: Sequence[int] = (),
 ) -> Response:
-    """Does a job; the response is streamed unless `stream` is false. See `_Reply`."""
     streams = body.flag("stream", default=True)
     reply = _Reply(service, body, blocks, context)
     return JobAnswer(service, [job], reply, streams=streams, media_type=NDJSON)
 
 
 class _Reply:
-    """Formats one completion.
+    """Formats one completion: its blocks as `message`, or the text as `response` if they are None.
 
-    With `show_drafts`, which Ollama does not know, every object has its text in `pieces` as well,
-    and each piece says whether it was drafted.
-
-    Args:
-        service: has the model's name and tokens.
-        body: says whether drafts are shown.
-        blocks: the reasoning, content and tool calls for `message`; None puts the text into
-            `response`.
-        context: the ids before a `response`, which the end repeats; empty for no `context`.
+    The end repeats the `context`, the ids before a `response`, if there are any. With
+    `show_drafts`, which Ollama does not know, every object has its text in `pieces` as well, and
+    each piece says whether it was drafted.
     """
 
     def __init__(
         self, service: Service, body: Body, blocks: Blocks | None, context: Sequence[int]
     ) -> None:
         self._begun = perf_counter()
-        self._name = _served_name(service)
+        self._service = service
         self._shows_drafts = body.flag("show_drafts", default=False)
         self._blocks = blocks
-        self._spelling = service.engine.tokenizer.token_bytes
         self._context = list(context)
         self._no_text: dict[str, Any] = {"response": ""} if blocks is None else _NOTHING
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
         text, shown = self._text(event), self._shown(event)
         if text or any(shown.values()):
-            yield json_line(_head(self._name) | (text or self._no_text) | {"done": False} | shown)
+            text = text or self._no_text
+            yield json_line(_head(self._service) | text | {"done": False} | shown)
         if self._context:
             self._context += event.tokens
         if event.finish_reason is not None:
-            yield json_line(_head(self._name) | self._no_text | self._end(event))
+            yield json_line(_head(self._service) | self._no_text | self._end(event))
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         (completion,) = completions
         text = self._text(completion) or self._no_text
         if self._context:
             self._context += completion.token_ids
-        return _head(self._name) | text | self._shown(completion) | self._end(completion)
+        return _head(self._service) | text | self._shown(completion) | self._end(completion)
 
     def report(self, error: ApiError) -> bytes:
         return json_line(error_body(error))
 
     def _text(self, source: Event | Completion) -> dict[str, Any]:
-        """The fields for the next text; none if no part of it is certain yet."""
         if self._blocks is None:
             return {"response": source.text} if source.text else {}
         message = _message(self._blocks.feed(source))
         return {} if message == _NOTHING else message
 
     def _shown(self, source: Event | Completion) -> dict[str, Any]:
-        """The drafts and the log-probabilities, one object for each token, if they are wanted."""
         shown: dict[str, Any] = {}
         if self._shows_drafts:
-            shown["pieces"] = [
-                {"text": piece.text, "drafted": piece.drafted}
-                for piece in source.pieces
-                if piece.text
-            ]
+            pieces = (piece for piece in source.pieces if piece.text)
+            shown["pieces"] = [{"text": each.text, "drafted": each.drafted} for each in pieces]
         if source.logprobs:
-            describe = partial(describe_logprob, self._spelling)
-            shown["logprobs"] = logprob_entries(source.logprobs, describe)
+            spelling = self._service.engine.tokenizer.token_bytes
+            shown["logprobs"] = described_logprobs(source.logprobs, spelling)
         return shown
 
     def _end(self, source: Event | Completion) -> dict[str, Any]:
         stats = source.stats
-        assert source.finish_reason is not None
         figures = {
             "done": True,
-            "done_reason": FINISH_REASONS[source.finish_reason],
+            "done_reason": finish_word(source.finish_reason),
             "total_duration": _nanoseconds(perf_counter() - self._begun),
             "load_duration": 0,
             "prompt_eval_count": stats.prompt_tokens,
@@ -202,19 +186,16 @@ class _Reply:
         return figures | ({"context": self._context} if self._context else {})
 
 
-def _head(name: str) -> dict[str, Any]:
-    return {"model": name, "created_at": _timestamp(datetime.now(UTC))}
+def _head(service: Service) -> dict[str, Any]:
+    return {"model": _served_name(service), "created_at": _timestamp(datetime.now(UTC))}
 
 
 def _loaded(service: Service, nothing: dict[str, Any]) -> Response:
-    """The response to a request that only checks that the model is loaded."""
-    done = {"done": True, "done_reason": "load"}
-    return JSONAnswer(_head(_served_name(service)) | nothing | done)
+    return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": "load"})
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
-    """What has come of an answer. A call is sent when it is complete, because its arguments are an
-    object; one that is cut is not sent."""
+    """A call is sent when it is complete, because its arguments are an object; a cut one is not."""
     texts = {"text": "", "reasoning": ""}
     calls = []
     for what, block, text in steps:
@@ -228,23 +209,13 @@ def _message(steps: Iterable[Step]) -> dict[str, Any]:
 
 
 def _nanoseconds(seconds: float) -> int:
-    return round(seconds * _NANOSECONDS)
+    return round(seconds * 1_000_000_000)
 
 
 def _read_options(service: Service, body: Body) -> Options:
-    """How to complete: `format`, and `options`.
-
-    Without a positive `num_predict` the completion lasts to the end of the context. `num_ctx` is
-    ignored: the context is as long as the server's.
-    """
-    return read_options(
-        service,
-        body,
-        DIALECT,
-        part=body.object("options"),
-        grammar=_read_format(body),
-        logprobs=read_logprobs(body),
-    )
+    """`num_ctx` is ignored: the context is as long as the server's."""
+    part, grammar, logprobs = body.object("options"), _read_format(body), read_logprobs(body)
+    return read_options(service, body, OLLAMA, part=part, grammar=grammar, logprobs=logprobs)
 
 
 def _read_format(body: Body) -> Grammar | None:
@@ -271,13 +242,11 @@ def _read_think(body: Body) -> dict[str, bool | str]:
 
 
 def _refuse_images(body: Body) -> None:
-    """Raises BodyError if there are images."""
     if body.values("images"):
         body.refuse("images", "cannot be served; this model reads only text")
 
 
 def _read_context(body: Body) -> list[int]:
-    """The ids of the conversation so far, as the last response had them."""
     tokens = body.values("context")
     for index, token in enumerate(tokens):
         if type(token) is not int or token < 0:
@@ -285,51 +254,38 @@ def _read_context(body: Body) -> list[int]:
     return tokens
 
 
-def _encode_question(engine: "Engine", system: str, prompt: str, *, opens: bool) -> list[int]:
-    """The ids of a question in the model's chat template, if it has one."""
-    tokenizer = engine.tokenizer
+def _encode_question(service: Service, system: str, prompt: str, *, opens: bool) -> list[int]:
+    tokenizer = service.engine.tokenizer
     if tokenizer.has_chat_template:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
         text = tokenizer.render_chat(messages, open_answer=True)
     else:
         text = "\n\n".join(part for part in (system, prompt) if part)
-    return tokenizer.encode(text, special_tokens=opens, most=engine.context_limit)
-
-
-def _spells_fill_tokens(engine: "Engine", prompt: str) -> bool:
-    return any(
-        layout.prefix in prompt and engine.tokenizer.token_id(layout.prefix) is not None
-        for layout in FILL_FORMATS
-    )
+    return tokenizer.encode(text, special_tokens=opens, most=service.engine.context_limit)
 
 
 def _served_name(service: Service) -> str:
-    """The model's name with a tag, which every name in Ollama has."""
-    return f"{service.model_name}:latest"
+    return f"{service.model_name}:latest"  # every name in Ollama has a tag
 
 
 def _timestamp(moment: datetime) -> str:
-    """A moment as Go writes it: RFC 3339, in UTC."""
-    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return moment.isoformat().replace("+00:00", "Z")  # as Go writes it
 
 
 def _version(_service: Service, _body: Body) -> Response:
-    """The version of Ollama's API, and of this server."""
-    return JSONAnswer({"version": SPOKEN_VERSION, "akunu_py": __version__})
+    return JSONAnswer({"version": _SPOKEN_VERSION, "akunu_py": __version__})
 
 
 def _tags(service: Service, _: Body) -> Response:
-    """All models: there is one."""
     entry = _entry(service) | {"modified_at": _timestamp(_STARTED)}
     return JSONAnswer({"models": [entry]})
 
 
 def _ps(service: Service, _: Body) -> Response:
-    """The models in memory: the same one, which stays there."""
     engine = service.engine
     entry = _entry(service) | {
-        "expires_at": _timestamp(_NEVER),
+        "expires_at": "9999-01-01T00:00:00Z",
         "size_vram": 0 if engine.backend.device == "cpu" else engine.model.parameter_bytes,
         "context_length": engine.context_limit,
     }
@@ -337,11 +293,7 @@ def _ps(service: Service, _: Body) -> Response:
 
 
 def _pull(service: Service, body: Body) -> Response:
-    """Succeeds if the model is the one that is served: it is here already.
-
-    Raises:
-        NotFoundError: if it is another one.
-    """
+    """Succeeds if the model is the one that is served: it is here already."""
     name = service.model_name
     wanted = body.text("model", "name", default="").removesuffix(":latest")
     if wanted not in ("", name, *service.settings.aliases):
@@ -358,8 +310,13 @@ def _show(service: Service, _: Body) -> Response:
     """The model in detail, whatever name the request contains."""
     engine = service.engine
     model, config = engine.model, engine.model.config
-    family = _family(engine)
-    layout = find_format(engine.tokenizer.token_id)
+    family = _family(service)
+    format_ = engine.tokenizer.answer_format
+    fills = find_format(engine.tokenizer.token_id) is not None
+    template = "{{ .Prompt }}"  # the chat template is in another language
+    if fills:
+        template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
+    abilities = {"insert": fills, "tools": format_.has_tools, "thinking": format_.think_start}
     info = {
         "general.architecture": family,
         "general.basename": model.name,
@@ -373,10 +330,10 @@ def _show(service: Service, _: Body) -> Response:
         {
             "modelfile": f"FROM {model.name}\n",
             "parameters": f"num_ctx {engine.context_limit}",
-            "template": _template(layout),
-            "details": _details(engine),
+            "template": template,
+            "details": _details(service),
             "model_info": info,
-            "capabilities": _capabilities(engine, layout),
+            "capabilities": ["completion", *(name for name, has in abilities.items() if has)],
             "modified_at": _timestamp(_STARTED),
         }
     )
@@ -390,27 +347,27 @@ def _entry(service: Service) -> dict[str, Any]:
         "model": name,
         "size": engine.model.parameter_bytes,
         "digest": hashlib.sha256(identity.encode()).hexdigest(),
-        "details": _details(engine),
+        "details": _details(service),
     }
 
 
-def _details(engine: "Engine") -> dict[str, Any]:
+def _details(service: Service) -> dict[str, Any]:
+    model, family = service.engine.model, _family(service)
     return {
         "parent_model": "",
         "format": "safetensors",
-        "family": _family(engine),
-        "families": [_family(engine)],
-        "parameter_size": engine.model.size,
-        "quantization_level": _quantization(engine.model.config),
+        "family": family,
+        "families": [family],
+        "parameter_size": model.size,
+        "quantization_level": _quantization(model.config),
     }
 
 
-def _family(engine: "Engine") -> str:
-    return str(engine.model.config.get("model_type", "llama"))
+def _family(service: Service) -> str:
+    return str(service.engine.model.config.get("model_type", "llama"))
 
 
 def _quantization(config: dict[str, Any]) -> str:
-    """The format of the weights in the model's files."""
     quantization = config.get("quantization")
     if isinstance(quantization, dict) and "bits" in quantization:
         return f"Q{quantization['bits']}"
@@ -418,37 +375,14 @@ def _quantization(config: dict[str, Any]) -> str:
     return {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(dtype, dtype)
 
 
-def _template(layout: FillFormat | None) -> str:
-    """The layout of a prompt in Ollama's template language, from which clients see whether the
-    model can fill gaps. The chat template is in another language and is not shown here."""
-    if layout is None:
-        return "{{ .Prompt }}"
-    return "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
-
-
-def _capabilities(engine: "Engine", layout: FillFormat | None) -> list[str]:
-    format_ = engine.tokenizer.answer_format
-    return [
-        "completion",
-        *(["insert"] if layout is not None else []),
-        *(["tools"] if format_.has_tools else []),
-        *(["thinking"] if format_.think_start else []),
-    ]
-
-
-OLLAMA: Final = Contract(
-    name="ollama",
-    endpoints=(
-        Endpoint("POST", "/api/generate", _generate),
-        Endpoint("POST", "/api/chat", _chat),
-        Endpoint("POST", "/api/show", _show),
-        Endpoint("POST", "/api/pull", _pull),
-        Endpoint("POST", "/api/embed", refuse_embeddings),
-        Endpoint("POST", "/api/embeddings", refuse_embeddings),
-        Endpoint("GET", "/api/tags", _tags),
-        Endpoint("GET", "/api/ps", _ps),
-        Endpoint("GET", "/api/version", _version),
-    ),
-    error_body=error_body,
-    prefixes=("/api/",),
+ENDPOINTS: Final = (
+    Endpoint("POST", "/api/generate", _generate),
+    Endpoint("POST", "/api/chat", _chat),
+    Endpoint("POST", "/api/show", _show),
+    Endpoint("POST", "/api/pull", _pull),
+    Endpoint("POST", "/api/embed", refuse_embeddings),
+    Endpoint("POST", "/api/embeddings", refuse_embeddings),
+    Endpoint("GET", "/api/tags", _tags),
+    Endpoint("GET", "/api/ps", _ps),
+    Endpoint("GET", "/api/version", _version),
 )

@@ -1,24 +1,43 @@
-"""What OpenAI's endpoints have in common: errors, chunks, choices, usage; and its models."""
+"""OpenAI's completions and models, Mistral's `/v1/fim/completions`, and what they have in common
+with chat completions: errors, chunks, choices, usage.
 
+`echo` with `logprobs` includes the prompt's log-probabilities, with which evaluation harnesses
+score texts.
+"""
+
+import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import time
 from typing import Any, Final, Protocol
 
 from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
+from akunu_py.options import MAX_ALTERNATIVES
 from akunu_py.package import __version__
 from akunu_py.round import Finish
+from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint, refuse_embeddings
+from akunu_py.server.dialect import OPENAI, read_choices, read_options, read_prompts
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.fields import read_choices
-from akunu_py.server.service import Job, Service
-from akunu_py.server.wire import JobAnswer, JSONAnswer, new_id, prompt_progress, sse, timings
+from akunu_py.server.service import Job, Service, before_gap
+from akunu_py.server.wire import (
+    Endpoint,
+    JobAnswer,
+    JSONAnswer,
+    bounded,
+    finish_word,
+    new_id,
+    prompt_progress,
+    refuse_embeddings,
+    spell,
+    sse,
+    timings,
+)
 from akunu_py.stats import Stats
+from akunu_py.text.token_bytes import TokenBytes
 
-PREFIX: Final = "/v1/"
 _DONE: Final = b"data: [DONE]\n\n"
 _STARTED: Final = int(time())
 _CODES: Final = {
@@ -47,20 +66,24 @@ class ResponseKind:
 
 
 class Choice(Protocol):
-    """Formats one completion as a choice of a response, or of chunks; `reasoning_tokens` are those
-    of its tokens that were reasoning."""
+    """Formats one completion as a choice of a whole response, or of the chunks of a stream. One
+    that is `empty` has no text, and may end the stream."""
 
     @property
     def reasoning_tokens(self) -> int: ...
 
-    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
-        """The choices of the chunks for the next event of a stream."""
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]: ...
 
-    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
-        """The choice of a chunk without text, which may end the stream."""
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]: ...
 
-    def whole(self, completion: Completion) -> dict[str, Any]:
-        """The choice of a response that is not streamed."""
+    def whole(self, completion: Completion) -> dict[str, Any]: ...
+
+
+_COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
+_FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", ends_with_usage=True)
+_COMPLETION_DIALECT: Final = replace(OPENAI, max_tokens=16)
+
+Lists = dict[str, list[Any]]
 
 
 def respond(
@@ -70,11 +93,7 @@ def respond(
     kind: ResponseKind,
     make_choice: Callable[[int, Job], Choice],
 ) -> Response:
-    """Does the job of every prompt, as often as the client wants choices of it.
-
-    Raises:
-        BodyError: if these are more than the server allows.
-    """
+    """Does the job of every prompt, as often as the client wants choices of it."""
     per_prompt, jobs = read_choices(body, prompt_jobs, "n")
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
     streams = body.flag("stream", default=False)
@@ -131,7 +150,6 @@ class _Reply:
             yield from self._end(index, event.stats, event.finish_reason)
 
     def _end(self, index: int, stats: Stats, finish: Finish) -> Iterator[bytes]:
-        """The chunks that end a choice."""
         choice = self._choices[index]
         self._done[index] = stats, choice.reasoning_tokens
         is_last = len(self._done) == len(self._choices)
@@ -159,12 +177,8 @@ class _Reply:
 
 def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
     """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics
-    and the reasoning tokens of each, by its index.
-
-    A prompt counts once, however many choices it has. All draft tokens count as predicted ones, not
-    only those drafted from the client's `prediction`. The time of decoding is from the first
-    choice's beginning to the last one's end, because they are decoded together.
-    """
+    and the reasoning tokens of each, by its index. A prompt counts once, however many choices it
+    has. All draft tokens count as predicted ones."""
     sums, prompts = Stats(), Stats()
     for index, (stats, _) in done.items():
         sums.include(stats)
@@ -175,17 +189,16 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
         for stats, _ in done.values()
         if stats.decode_since is not None
     ]
-    if spans:
+    if spans:  # they are decoded together
         sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
+    reasoning = sum(min(few, stats.generated_tokens) for stats, few in done.values())
     usage = {
         "prompt_tokens": prompts.prompt_tokens,
         "completion_tokens": sums.generated_tokens,
         "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(
-                min(few, stats.generated_tokens) for stats, few in done.values()
-            ),
+            "reasoning_tokens": reasoning,
             "accepted_prediction_tokens": sums.accepted,
             "rejected_prediction_tokens": sums.drafted - sums.accepted,
         },
@@ -194,12 +207,10 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
 
 
 def _list_models(service: Service, _: Body) -> Response:
-    """A list of one model."""
     return JSONAnswer({"object": "list", "data": [_entry(service)]})
 
 
 def _show_model(service: Service, path: Body) -> Response:
-    """The model, if it has the name in the path."""
     entry = _entry(service)
     if path.any("model") not in (entry["id"], *entry["aliases"]):
         raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
@@ -207,7 +218,6 @@ def _show_model(service: Service, path: Body) -> Response:
 
 
 def _entry(service: Service) -> dict[str, Any]:
-    """A model object, with what llama-server adds to it."""
     engine = service.engine
     return {
         "id": service.model_name,
@@ -225,15 +235,146 @@ def _entry(service: Service) -> dict[str, Any]:
     }
 
 
-MODELS: Final = Contract(
-    name="openai",
-    endpoints=(
-        Endpoint("GET", "/v1/models", _list_models),
-        Endpoint("GET", "/models", _list_models),
-        Endpoint("GET", "/v1/models/{model:path}", _show_model),
-        Endpoint("POST", "/v1/embeddings", refuse_embeddings),
-        Endpoint("POST", "/v1/rerank", refuse_embeddings),
-    ),
-    error_body=error_body,
-    prefixes=(PREFIX,),
+def _complete(service: Service, body: Body) -> Response:
+    """`/v1/completions`: completes a prompt, or several."""
+    logprobs = body.integer("logprobs", default=None, least=0, most=MAX_ALTERNATIVES)
+    echoes = body.flag("echo", default=False)
+    scores_prompt = echoes and logprobs is not None
+    suffix = body.text("suffix", default=None)
+    if scores_prompt and suffix is not None:
+        body.refuse("logprobs", "cannot be served for an echoed prompt that has a suffix")
+    best_of = body.integer("best_of", default=None, least=1)
+    if best_of is not None and best_of != body.integer("n", default=1):
+        body.refuse("best_of", "must equal `n` or be left out: every choice is returned")
+    options = read_options(service, body, _COMPLETION_DIALECT, logprobs=logprobs)
+    options = replace(options, scores_prompt=scores_prompt)
+    spelling = service.engine.tokenizer.token_bytes
+
+    def spelled(tokens: Sequence[int]) -> str:
+        return b"".join(map(spelling.of, tokens)).decode(errors="replace")
+
+    def make_choice(index: int, job: Job) -> _CompletionChoice:
+        echo = job.prompt_text(spelled) if echoes else ""
+        return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
+
+    jobs = [Job(before_gap(prompt, suffix), options) for prompt in read_prompts(service, body)]
+    return respond(service, body, jobs, _COMPLETION, make_choice)
+
+
+def _fill(service: Service, body: Body) -> Response:
+    """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or continues `prompt` if
+    there is no suffix."""
+    body.require("prompt")
+    prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
+    job = Job(before_gap(prompt, suffix), read_options(service, body, OPENAI))
+    return respond(service, body, [job], _FIM, lambda index, _: _FimChoice(index))
+
+
+class _CompletionChoice:
+    """A choice of `/v1/completions`; `echo` is the text before the completion."""
+
+    reasoning_tokens = 0
+
+    def __init__(self, index: int, echo: str, logprobs: "_Logprobs | None") -> None:
+        self._index = index
+        self._echo = echo
+        self._logprobs = logprobs
+
+    def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
+        text, self._echo = self._echo + event.text, ""
+        logprobs = None if self._logprobs is None else self._logprobs.take(event, text)
+        if not text and not (logprobs and logprobs["tokens"]):
+            return []
+        return [self._choice(text, logprobs, None)]
+
+    def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        return self._choice("", None, finish and finish_word(finish))
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        text = self._echo + completion.text
+        logprobs = None if self._logprobs is None else self._logprobs.take(completion, text)
+        return self._choice(text, logprobs, finish_word(completion.finish_reason))
+
+    def _choice(self, text: str, logprobs: Lists | None, finish: str | None) -> dict[str, Any]:
+        return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+class _FimChoice(_CompletionChoice):
+    """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
+    reads nothing else."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index, "", None)
+
+    def whole(self, completion: Completion) -> dict[str, Any]:
+        choice = super().whole(completion)
+        return {{"delta": "message"}.get(name, name): value for name, value in choice.items()}
+
+    def _choice(self, text: str, _: Lists | None, finish: str | None) -> dict[str, Any]:
+        delta = {"role": "assistant", "content": text}
+        return {"index": self._index, "delta": delta, "finish_reason": finish}
+
+
+class _Logprobs:
+    """Log-probabilities as parallel lists, with the offset of each token in the text."""
+
+    def __init__(self, spelling: TokenBytes) -> None:
+        self._spelling = spelling
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._scores_prompt = False
+
+    def take(self, source: Event | Completion, text: str) -> Lists:
+        prompt = source.prompt_logprobs
+        self._scores_prompt = self._scores_prompt or prompt is not None
+        entries = list(source.logprobs)
+        if self._scores_prompt and source.end_logprob is not None:
+            # Clients that score a prompt take the last entry for the one generated token.
+            entries.append(source.end_logprob)
+        return self._lists(entries) if prompt is None else self._with_prompt(prompt, text, entries)
+
+    def _with_prompt(self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]) -> Lists:
+        """The lists, which begin with those of the echoed prompt; its first token has no values."""
+        first = self._spelling.of(prompt.first)
+        if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
+            self._offset = len(self._decoder.decode(first))
+        opening = {
+            "tokens": spell(self._spelling, prompt.first),
+            "token_logprobs": None,
+            "top_logprobs": None,
+            "text_offset": 0,
+        }
+        following = self._lists([*prompt.following, *entries])
+        return {name: [opening[name], *values] for name, values in following.items()}
+
+    def _lists(self, entries: Sequence[TokenLogprob]) -> Lists:
+        """The lists for the next tokens; the alternatives always include the token itself."""
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(self._spelling.of(entry.token)))
+        return {
+            "tokens": [spell(self._spelling, entry.token) for entry in entries],
+            "token_logprobs": [bounded(entry.logprob) for entry in entries],
+            "top_logprobs": [
+                {
+                    spell(self._spelling, token): bounded(logprob)
+                    for token, logprob in ((entry.token, entry.logprob), *entry.alternatives)
+                }
+                for entry in entries
+            ],
+            "text_offset": offsets,
+        }
+
+
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/completions", _complete),
+    Endpoint("POST", "/v1/beta/completions", _complete),
+    Endpoint("POST", "/v1/fim/completions", _fill),
+    Endpoint("POST", "/fim/completions", _fill),
+    Endpoint("GET", "/v1/models", _list_models),
+    Endpoint("GET", "/models", _list_models),
+    Endpoint("GET", "/v1/models/{model:path}", _show_model),
+    Endpoint("POST", "/v1/embeddings", refuse_embeddings),
+    Endpoint("POST", "/v1/rerank", refuse_embeddings),
 )

@@ -1,7 +1,6 @@
 """OpenAI's chat completions: content, reasoning and tool calls."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -10,13 +9,20 @@ from akunu_py.events import Completion, Event
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint
-from akunu_py.server.conversation import Block, Blocks, ChatJob, count_tokens, select_tools
-from akunu_py.server.dialect import OPENAI, read_format, read_options
-from akunu_py.server.fields import made_call, read_logprobs, read_messages, read_offered_tools
-from akunu_py.server.openai import PREFIX, ResponseKind, error_body, respond
+from akunu_py.server.conversation import (
+    Block,
+    Blocks,
+    ChatJob,
+    count_tokens,
+    made_call,
+    read_messages,
+    read_offered_tools,
+    select_tools,
+)
+from akunu_py.server.dialect import OPENAI, read_format, read_logprobs, read_options
+from akunu_py.server.openai import ResponseKind, respond
 from akunu_py.server.service import Service
-from akunu_py.server.wire import FINISH_REASONS, describe_logprob, logprob_entries
+from akunu_py.server.wire import Endpoint, described_logprobs, finish_word
 from akunu_py.text.chat import reserved_names
 from akunu_py.text.tokenizer import TokenBytes
 
@@ -26,11 +32,7 @@ _MAX_EFFORT_LENGTH: Final = 16
 
 
 def read_chat(service: Service, body: Body) -> ChatJob:
-    """A body as a job.
-
-    Raises:
-        BodyError: if a field cannot be served.
-    """
+    """A body as a job."""
     tokenizer = service.engine.tokenizer
     grammar = read_format(body, "response_format")
     for name in ("functions", "function_call"):
@@ -48,14 +50,10 @@ def read_chat(service: Service, body: Body) -> ChatJob:
         body.refuse("continue_final_message", "needs a last message of the assistant")
     if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
         body.refuse("messages", "must not end with two messages of the assistant; join them")
+    settings, continues = _read_template_settings(body), continues is not False and not opens
+    opens = opens is not False
     return ChatJob.begin(
-        service.engine,
-        messages,
-        options,
-        tools,
-        _read_template_settings(body),
-        continues=continues is not False and not opens,
-        opens=opens is not False,
+        tokenizer, messages, options, tools, settings, continues=continues, opens=opens
     )
 
 
@@ -73,16 +71,11 @@ def _count_tokens(service: Service, body: Body) -> Response:
     return count_tokens(service, read_chat(service, body), object="response.input_tokens")
 
 
-CHAT: Final = Contract(
-    name="openai",
-    endpoints=(
-        Endpoint("POST", "/v1/chat/completions", _chat),
-        Endpoint("POST", "/chat/completions", _chat),
-        Endpoint("POST", "/v1/chat/completions/input_tokens", _count_tokens),
-        Endpoint("POST", "/chat/completions/input_tokens", _count_tokens),
-    ),
-    error_body=error_body,
-    prefixes=(PREFIX,),
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/chat/completions", _chat),
+    Endpoint("POST", "/chat/completions", _chat),
+    Endpoint("POST", "/v1/chat/completions/input_tokens", _count_tokens),
+    Endpoint("POST", "/chat/completions/input_tokens", _count_tokens),
 )
 
 
@@ -144,15 +137,13 @@ class _ChatChoice:
         }
 
     def _finish_reason(self, finish: Finish) -> str:
-        reason = FINISH_REASONS[finish]
+        reason = finish_word(finish)
         return "tool_calls" if self._blocks.has_whole_calls and reason == "stop" else reason
 
     def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        """One object for each token, if log-probabilities are wanted."""
         if self._spelling is None:
             return None
-        content = logprob_entries(entries, partial(describe_logprob, self._spelling))
-        return {"content": content, "refusal": None}
+        return {"content": described_logprobs(entries, self._spelling), "refusal": None}
 
 
 def _tool_call(block: Block) -> dict[str, Any]:

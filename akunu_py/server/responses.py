@@ -17,32 +17,28 @@ from starlette.responses import Response
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Completion, Event
 from akunu_py.server.body import Body
-from akunu_py.server.contract import Contract, Endpoint
 from akunu_py.server.conversation import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     Block,
     ChatJob,
+    Message,
     Step,
     Tools,
+    call_of,
     count_tokens,
+    made_call,
+    merged,
+    read_offered_tools,
     select_tools,
 )
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
-from akunu_py.server.fields import (
-    MAX_MESSAGES,
-    MAX_TOOLS,
-    Message,
-    call_of,
-    made_call,
-    merged,
-    read_offered_tools,
-    read_text,
-)
-from akunu_py.server.openai import PREFIX, error_body
 from akunu_py.server.service import Service
 from akunu_py.server.wire import (
-    FINISH_REASONS,
+    Endpoint,
     JobAnswer,
+    finish_word,
     named_sse,
     new_id,
     prompt_progress,
@@ -92,30 +88,20 @@ def _count_tokens(service: Service, body: Body) -> Response:
 
 
 def _refuse_stored(_service: Service, _path: Body) -> NoReturn:
-    """Says why there is no response to show or to delete."""
     raise NotFoundError(f"There is no such response: {_UNSTORED}.")
 
 
-RESPONSES: Final = Contract(
-    name="openai",
-    endpoints=(
-        Endpoint("POST", "/v1/responses", _respond),
-        Endpoint("POST", "/responses", _respond),
-        Endpoint("POST", "/v1/responses/input_tokens", _count_tokens),
-        Endpoint("GET", "/v1/responses/{id:path}", _refuse_stored),
-        Endpoint("DELETE", "/v1/responses/{id:path}", _refuse_stored),
-    ),
-    error_body=error_body,
-    prefixes=(PREFIX,),
+ENDPOINTS: Final = (
+    Endpoint("POST", "/v1/responses", _respond),
+    Endpoint("POST", "/responses", _respond),
+    Endpoint("POST", "/v1/responses/input_tokens", _count_tokens),
+    Endpoint("GET", "/v1/responses/{id:path}", _refuse_stored),
+    Endpoint("DELETE", "/v1/responses/{id:path}", _refuse_stored),
 )
 
 
 def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
-    """A body as a job, and the kinds of its tools by their names.
-
-    Raises:
-        BodyError: if a field cannot be served.
-    """
+    """A body as a job, and the kinds of its tools by their names."""
     for name in ("background", "conversation", "prompt"):
         if body.any(name):
             body.refuse(name, "is not served")
@@ -145,7 +131,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     room = engine.context_limit - min(options.max_tokens or 1, engine.context_limit // 2)
 
     def begun(way: int) -> ChatJob:
-        return ChatJob.begin(engine, ways[way], options, tools, settings)
+        return ChatJob.begin(engine.tokenizer, ways[way], options, tools, settings)
 
     def fits(way: int) -> bool:
         try:
@@ -180,12 +166,11 @@ def _read_tools(body: Body, model_has_tools: bool) -> tuple[dict[str, str], Tool
                          "description": "Runs a command on the user's machine."}  # fmt: skip
         functions.append({"type": "function", "function": function})
         kinds[str(function.get("name"))] = kind
-    offered = read_offered_tools(Body({"tools": functions}, body.limits))
+    offered = read_offered_tools(Body({"tools": functions}))
     return kinds, select_tools(body, offered, model_has_tools=model_has_tools)
 
 
 def _read_input(body: Body) -> list[Message]:
-    """`input`: a text, or items."""
     body.require("input")
     if not isinstance(body.any("input"), list):
         return [{"role": "user", "content": body.text("input", default="")}]
@@ -205,7 +190,7 @@ def _messages(item: Body) -> Iterator[Message]:
         if role not in _ROLES:
             item.refuse("role", "must be user, assistant, system or developer")
         role = "system" if role == "developer" else role
-        yield {"role": role, "content": read_text(item, "content", _TEXTS)}
+        yield {"role": role, "content": item.joined("content", _TEXTS)}
     elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
         id_ = item.text("call_id", default="")
         if kind == "function_call":
@@ -219,7 +204,7 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
     elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
         id_ = item.text("call_id", "id", default="")
-        yield {"role": "tool", "tool_call_id": id_, "content": read_text(item, "output", _TEXTS)}
+        yield {"role": "tool", "tool_call_id": id_, "content": item.joined("output", _TEXTS)}
     elif kind == "item_reference":
         item.refuse("type", "cannot be served: nothing is stored; send the item")
     elif kind != "reasoning" and not kind.endswith("_call"):
@@ -303,8 +288,7 @@ class _Reply:
         """The whole response. With a call that a stop string has cut it is incomplete: clients
         parse all calls of a complete one."""
         stats, reason = source.stats, None
-        assert source.finish_reason is not None
-        if FINISH_REASONS[source.finish_reason] == "length":
+        if finish_word(source.finish_reason) == "length":
             reason = "max_output_tokens"
         elif any(block.cut for block in self._blocks.calls):
             reason = "stop"
@@ -325,7 +309,6 @@ class _Reply:
         }
 
     def _events(self, step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events for what happens to a block."""
         what, block, text = step
         kind = self._kind(block)
         place: dict[str, Any] = {"output_index": block.index, "item_id": _item_id(kind, block)}
@@ -354,23 +337,21 @@ class _Reply:
         yield "output_item.done", output
 
     def _kind(self, block: Block) -> str:
-        """What kind of item a block is: text, reasoning, or the kind of the tool that it calls."""
         if block.call is None:
             return block.kind
         return self._kinds.get(block.call.name, "function")
 
     def _item(self, kind: str, block: Block, status: str) -> dict[str, Any]:
-        id_ = _item_id(kind, block)
+        head: dict[str, Any] = {"id": _item_id(kind, block), "status": status}
+        if kind == "reasoning":
+            content = [{"type": "reasoning_text", "text": block.text}]
+            more: dict[str, Any] = {"summary": [], "encrypted_content": None}
+            return head | {"type": "reasoning", "content": content} | more
         if block.call is None:
-            if kind == "reasoning":
-                content = [{"type": "reasoning_text", "text": block.text}]
-                return {"id": id_, "type": "reasoning", "content": content, "summary": [],
-                        "encrypted_content": None, "status": status}  # fmt: skip
             part = {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
-            return {"id": id_, "type": "message", "role": "assistant", "content": [part],
-                    "status": status}  # fmt: skip
+            return head | {"type": "message", "role": "assistant", "content": [part]}
         call = block.call
-        head = {"call_id": block.call_id("call_"), "status": status, "id": id_}
+        head |= {"call_id": block.call_id("call_")}
         if kind == "custom":
             text = str(call.input.get("input", ""))
             return head | {"type": "custom_tool_call", "name": call.name, "input": text}
@@ -385,5 +366,4 @@ def _item_id(kind: str, block: Block) -> str:
 
 
 def _status(block: Block) -> str:
-    """The status of a block that has ended, as an item."""
     return "incomplete" if block.cut else "completed"

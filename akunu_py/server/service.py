@@ -13,13 +13,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.options import Options
+from akunu_py.prompt import PromptInput
 from akunu_py.round import Finish
-from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
 from akunu_py.server.settings import ServerSettings
@@ -29,30 +29,25 @@ from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-    from akunu_py.prompt import PromptInput
 
 logger = logging.getLogger(__name__)
 
 _SHUTTING_DOWN: Final = "The server is shutting down."
-_SUPERSEDED: Final = "A newer request has replaced this one."
 
 
 @dataclass(eq=False)
 class Job:
-    """One completion that a client wants, and how it goes.
+    """One completion that a client wants. It has its `sequence` and `events` once it has started.
 
     Attributes:
-        prompt: text, token ids, or a gap with its surroundings.
         predict_s: this many seconds after its first token, the completion ends; but not before it
             has a whole line, so that a slow machine still completes something. None for no limit.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
-        is_chat: whether it continues a conversation.
-        sequence: what it is to the engine, once it has started, and `events` what comes of it.
         overdue: whether its deadline has passed.
     """
 
-    prompt: "PromptInput"
+    prompt: PromptInput
     options: Options
     predict_s: float | None = None
     slot: int | None = None
@@ -63,7 +58,6 @@ class Job:
 
     @property
     def kind(self) -> Kind:
-        """How urgent it is to the scheduler."""
         if self.is_chat:
             return Kind.CHAT
         return Kind.FILL_IN if isinstance(self.prompt, FillRequest) else Kind.COMPLETION
@@ -96,18 +90,13 @@ class Job:
         return gap == old_gap and before[:shared] == old_before[:shared]
 
     def _split(self) -> tuple[str | Many[int], object]:
-        """The text that grows while the user types, and the rest."""
         if isinstance(self.prompt, FillRequest):
             return self.prompt.prefix, replace(self.prompt, prefix="")
         return self.prompt, None
 
 
-def before_gap(prompt: "PromptInput", suffix: str | None) -> "PromptInput":
-    """A prompt with the gap between it and a suffix, if there is one.
-
-    Raises:
-        InvalidRequestError: if there is one and the prompt is not text.
-    """
+def before_gap(prompt: PromptInput, suffix: str | None) -> PromptInput:
+    """A prompt with the gap between it and a suffix, if there is one."""
     if suffix is None:
         return prompt
     if not isinstance(prompt, str):
@@ -121,11 +110,9 @@ class Metrics:
 
     Attributes:
         answers: how many requests have ended, including cancelled ones.
-        cancelled: how many of them were cancelled.
         longest: the most tokens that a prompt and its answer had together.
-        computed_tokens: prompt tokens computed, without those found in a cache. Prompts that were
-            cancelled before their end do not count.
-        sums: of all requests, and `by_kind` of each kind of them.
+        computed_tokens: prompt tokens computed. Prompts that were cancelled before their end do not
+            count.
     """
 
     answers: int = 0
@@ -136,7 +123,6 @@ class Metrics:
     by_kind: dict[Kind, Stats] = field(default_factory=lambda: {kind: Stats() for kind in Kind})
 
     def add(self, stats: Stats, kind: Kind, *, cancelled: bool) -> None:
-        """Adds a request that has ended."""
         self.answers += 1
         self.cancelled += cancelled
         self.longest = max(self.longest, stats.prompt_tokens + stats.generated_tokens)
@@ -154,7 +140,7 @@ class Service:
         self.metrics = Metrics()
         self.active: list[Job] = []
         """The jobs that wait or run."""
-        self._worker = worker
+        self.worker = worker
         self._stopping = False
 
     @property
@@ -165,69 +151,37 @@ class Service:
             LoadingError: if it is not loaded yet.
             AkunuError: if it could not be loaded.
         """
-        if not self._worker.loading.done():
+        if not self.worker.loading.done():
             raise LoadingError
-        return self._worker.loading.result()
+        return self.worker.loading.result()
 
     @property
     def model_name(self) -> str:
-        """The model's name for clients."""
         return self.settings.aliases[0] if self.settings.aliases else self.engine.model.name
 
     @property
     def processing(self) -> int:
-        """How many jobs run."""
-        return len(self._worker.scheduler.running) or int(self._worker.busy)
-
-    @property
-    def waiting(self) -> int:
-        """How many jobs wait for their turn."""
-        return self._worker.queue_depth
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """What decides which of them run; only look."""
-        return self._worker.scheduler
+        return len(self.worker.scheduler.running) or int(self.worker.busy)
 
     @property
     def why_in_turns(self) -> str | None:
         """Why jobs that run at the same time do not share forward passes; None if they do."""
-        return self.engine.batch.why_impossible if self.scheduler.parallel > 1 else None
-
-    @property
-    def running_stats(self) -> list[Stats]:
-        """The statistics of the active jobs so far."""
-        return [job.events.last.stats for job in self.active if job.events.last]
-
-    @property
-    def sequences(self) -> list[dict[str, Any]]:
-        """What every active job is and has done."""
-        return [_described(job.sequence) for job in self.active]
-
-    @property
-    def places(self) -> dict[int, tuple[dict[str, Any], int | None]]:
-        """What is in the places of the scheduler: what the job is and has done, and the id of its
-        cache."""
-        return {
-            one.place: (_described(one), None if (slot := one.slot) is None else slot.id)
-            for one in self.scheduler.running
-        }
+        return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
 
     def stream(
         self, jobs: Many[Job], *, end_only: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
         """Does the jobs of one request, as many at a time as the engine answers.
 
-        Each event comes with the index of its job; the last event of a job, and only it, has a
-        finish reason. Leaving the iteration cancels the jobs, so iterate within
-        `contextlib.aclosing`. The limit of the queue holds for the first job, so that a request
-        that has begun is not refused any more. With `end_only`, all events of a job may come
-        together at its end, which spares the event loop from waking up for each round.
+        Each event comes with the index of its job; the last one of a job has a finish reason.
+        Leaving the iteration cancels the jobs, so iterate within `contextlib.aclosing`. The limit
+        of the queue holds for the first job, so that a request that has begun is not refused any
+        more. With `end_only`, all events of a job may come together at its end, which spares the
+        event loop from waking up for each round.
 
         Raises:
-            LoadingError: while there is no engine.
             QueueFullError: if too many jobs wait already.
-            ApiError: if a newer job replaces one of these, or the server is about to end.
+            ApiError: if a newer job replaces one of these, or the server is starting or stopping.
             AkunuError: if a job cannot be done.
         """
         if len(jobs) == 1:
@@ -252,7 +206,6 @@ class Service:
     async def _read(
         self, index: int, job: Job, *, end_only: bool, started: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """The events of a job, which starts with the first; see `stream`."""
         if not started:
             self._start(job, end_only=end_only, is_first=not index)
         deadline, has_line = None, False
@@ -272,9 +225,8 @@ class Service:
     async def _read_together(
         self, jobs: Many[Job], *, end_only: bool
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """The events of several jobs as they come; see `stream`."""
         arrived: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
-        free = asyncio.Semaphore(self.scheduler.parallel)
+        free = asyncio.Semaphore(self.worker.scheduler.parallel)
         self._start(jobs[0], end_only=end_only)
 
         async def read(index: int, job: Job) -> None:
@@ -307,11 +259,12 @@ class Service:
         _ = self.engine  # raises while there is none
         for older in self.active if is_first else ():
             if job.replaces(older):
-                older.events.abort(ApiError(HTTPStatus.CONFLICT, _SUPERSEDED, "superseded_error"))
+                sentence = "A newer request has replaced this one."
+                older.events.abort(ApiError(HTTPStatus.CONFLICT, sentence, "superseded_error"))
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)
         job.sequence = Sequence(job.prompt, job.options, job.kind)
-        job.events = self._worker.stream(job.sequence, queues=is_first)
+        job.events = self.worker.stream(job.sequence, queues=is_first)
         self.active.append(job)
         # A deadline needs each event when it happens.
         end_only = end_only and job.predict_s is None
@@ -325,29 +278,5 @@ class Service:
             return
         stats, cancelled = last.stats, last.finish_reason is Finish.CANCELLED and not job.overdue
         self.metrics.add(stats, job.kind, cancelled=cancelled)
-        logger.debug(
-            "%d prompt tokens (%d cached), %d generated (%d of %d drafts), %s",
-            stats.prompt_tokens,
-            stats.cached_tokens,
-            stats.generated_tokens,
-            stats.accepted,
-            stats.drafted,
-            "cancelled" if cancelled else last.finish_reason,
-        )
-
-
-def _described(sequence: Sequence) -> dict[str, Any]:
-    """What a request is and has done."""
-    stats = sequence.stats
-    return {
-        "id": sequence.arrival,
-        "kind": sequence.kind,
-        "phase": "waiting for memory" if sequence.lacks_memory else sequence.phase,
-        "prompt_tokens": stats.prompt_tokens,
-        "cached_tokens": stats.cached_tokens,
-        "computed_tokens": sequence.computed_tokens,
-        "generated_tokens": stats.generated_tokens,
-        "max_tokens": sequence.options.max_tokens,
-        "drafted": stats.drafted,
-        "accepted": stats.accepted,
-    }
+        ending = "cancelled" if cancelled else last.finish_reason
+        logger.debug("%s, %s: %s", job.kind, ending, stats)

@@ -1,6 +1,6 @@
 """The settings that the server starts with: frozen, and plain Python."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
@@ -19,34 +19,6 @@ from akunu_py.options import DEFAULT_PARALLEL, MAX_PARALLEL, Options, Sampling
 
 _MAX_PORT: Final = 65535
 _API_DEFAULT: Final = "the API's own"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The most that a request may ask for, so that none exhausts the machine.
-
-    Attributes:
-        body_bytes: the size of a request's body.
-        held_bytes: the size of the bodies of all requests that wait or run.
-        values: numbers, texts and other values in a body, since JSON is parsed in one go, during
-            which nothing else runs.
-        tokenized_characters: the length of a text whose tokens are asked for.
-        prompt_characters: the length of any one text in the body, including files around a gap.
-        stops: number of stop strings.
-        stop_characters: the length of one stop string.
-        choices: completions for one request, counted over all prompts and samples.
-        biases: tokens with a logit bias.
-    """
-
-    body_bytes: int = 16 << 20
-    held_bytes: int = 256 << 20
-    values: int = 1 << 18
-    tokenized_characters: int = 1 << 20
-    prompt_characters: int = 4 << 20
-    stops: int = 64
-    stop_characters: int = 512
-    choices: int = 16
-    biases: int = 1024
 
 
 def _filter(name: str) -> Any:
@@ -79,11 +51,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve.
-
-    Raises:
-        InvalidRequestError: if a number is out of its range, or the key is empty.
-    """
+    """How to serve."""
 
     # fmt: off
     host: str = option("127.0.0.1", "the address to listen on, or several with commas between",
@@ -107,7 +75,9 @@ class ServerSettings:
     log_prompts: bool = option(False, "allow prompts in the log")
     defaults: Defaults = part(Defaults, "answer, unless the request sets it")
     # fmt: on
-    limits: Limits = field(default_factory=Limits)
+    body_bytes: int = 16 << 20
+    held_bytes: int = 256 << 20
+    """The most that the bodies of all requests that wait or run may take."""
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -1,9 +1,15 @@
-"""What several contracts send alike: responses, compact JSON and streams of it, timings, finish
-reasons and log-probabilities."""
+"""What contracts share: endpoints, responses, compact JSON and streams of it, timings, finish
+reasons and log-probabilities.
+
+A handler takes the service and the request's body, and returns a response or raises an error. It
+knows neither ASGI nor disconnects. The engine's work begins when the response is sent.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
@@ -18,21 +24,12 @@ from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 
 if TYPE_CHECKING:
+    from akunu_py.server.body import Body
     from akunu_py.server.service import Job, Service
 
 STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
-EVENT_STREAM: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
-
-FINISH_REASONS: Final = {
-    Finish.EOS: "stop",
-    Finish.STOP: "stop",
-    Finish.LENGTH: "length",
-    Finish.CONTEXT: "length",
-    Finish.CANCELLED: "length",
-}
-"""OpenAI's and Ollama's words. A job that was cancelled and still has a reader is overdue."""
 
 _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
@@ -41,12 +38,37 @@ _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def compact_json(value: Any) -> bytes:
-    """A value on one line and without spaces, as llama.vim's patterns need it.
+@dataclass(frozen=True)
+class Endpoint:
+    """A method and a path, in Starlette's notation, and what handles them.
 
-    Raises:
-        ValueError: if there is an infinite number in it, which is a bug.
+    The handler gets the body of a POST, or the parameters in the path of another request. An open
+    endpoint needs no API key.
     """
+
+    method: str
+    path: str
+    handler: "Callable[[Service, Body], Response]"
+    is_open: bool = False
+
+
+def refuse_embeddings(_service: "Service", _body: "Body") -> Response:
+    """Says what to use instead of an endpoint for embeddings or ranking."""
+    raise ApiError(
+        HTTPStatus.NOT_IMPLEMENTED,
+        "This server generates text and has no embeddings or ranking; use a server with an "
+        "embedding model for them, such as llama-server --embedding.",
+        "not_supported_error",
+    )
+
+
+def finish_word(finish: Finish | None) -> str:
+    """OpenAI's and Ollama's word. A job that was cancelled and still has a reader is overdue."""
+    return "stop" if finish in (Finish.EOS, Finish.STOP) else "length"
+
+
+def compact_json(value: Any) -> bytes:
+    """A value on one line and without spaces, as llama.vim's patterns need it."""
     text = _ENCODER.encode(value)
     return (text if text.isascii() else text.translate(_LINE_ENDS)).encode(errors="replace")
 
@@ -119,7 +141,7 @@ class JobAnswer(Response):
         reply: Reply,
         *,
         streams: bool,
-        media_type: str = EVENT_STREAM,
+        media_type: str = "text/event-stream",
     ) -> None:
         super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
         del self.headers["content-length"]
@@ -154,15 +176,6 @@ class JobAnswer(Response):
         await send({"type": body, "body": b""})
 
 
-def describe_logprob(spelling: TokenBytes, token: int, logprob: float) -> dict[str, Any]:
-    """A token with its log-probability, as OpenAI and Ollama spell it."""
-    return {
-        "token": spell(spelling, token),
-        "bytes": list(spelling.of(token)),
-        "logprob": bounded(logprob),
-    }
-
-
 def spell(spelling: TokenBytes, token: int) -> str:
     """A token's text, with backslashes in place of an incomplete character."""
     return spelling.of(token).decode(errors="backslashreplace")
@@ -171,6 +184,18 @@ def spell(spelling: TokenBytes, token: int) -> str:
 def bounded(logprob: float) -> float:
     """A log-probability that JSON can have: it knows no infinity."""
     return max(logprob, _MIN_LOGPROB)
+
+
+def described_logprobs(
+    entries: Sequence[TokenLogprob], spelling: TokenBytes
+) -> list[dict[str, Any]]:
+    """See `logprob_entries`; as OpenAI and Ollama spell them."""
+
+    def describe(token: int, logprob: float) -> dict[str, Any]:
+        spelled = {"token": spell(spelling, token), "bytes": list(spelling.of(token))}
+        return spelled | {"logprob": bounded(logprob)}
+
+    return logprob_entries(entries, describe)
 
 
 def logprob_entries(
@@ -185,12 +210,8 @@ def logprob_entries(
 
 
 def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
-    """How long the prompt and the completion took, in llama-server's words; cached prompt tokens
-    do not count.
-
-    `draft_n` and `draft_n_accepted` are there only if anything was drafted. They count what is left
-    after the text was cut at a stop string. `done` is how much of the prompt is, if not all of it.
-    """
+    """How long the prompt and the completion took, in llama-server's words. Cached prompt tokens do
+    not count; `done` is how many tokens of the prompt are done, if not all of them."""
     prompt = stats.prompt_tokens if done is None else done
     computed = max(prompt - stats.cached_tokens, 0)
     found = {"cache_n": stats.cached_tokens}

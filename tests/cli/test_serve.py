@@ -63,7 +63,7 @@ def test_it_tells_how_many_requests_are_answered_together(
 ) -> None:
     service: Any = SimpleNamespace(
         engine=SimpleNamespace(notices=[]),
-        scheduler=Scheduler(parallel),
+        worker=SimpleNamespace(scheduler=Scheduler(parallel)),
         why_in_turns=why,
     )
     tell_ready(service, "a model", wanted=4)

@@ -45,11 +45,8 @@ def find_chromium() -> str | None:
 
 
 class Tab:
-    """A page in a browser.
-
-    Attributes:
-        complaints: what the browser logged: scripts that failed, and what a policy blocked.
-    """
+    """A page in a browser; `complaints` are what it logged: scripts that failed, and what a policy
+    blocked."""
 
     def __init__(self, commands: int, replies: int) -> None:
         self.complaints: list[str] = []
@@ -65,11 +62,7 @@ class Tab:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """Calls a method of the protocol and waits for its result.
-
-        Raises:
-            RuntimeError: if the browser refuses or has ended.
-        """
+        """Calls a method of the protocol and waits for its result."""
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
         if self._session is not None:
@@ -88,11 +81,7 @@ class Tab:
         self.send("Page.navigate", url=url)
 
     def run(self, script: str) -> Any:
-        """The value of an expression, awaited if it is a promise.
-
-        Raises:
-            RuntimeError: if it raises.
-        """
+        """The value of an expression, awaited if it is a promise."""
         found = self.send(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -101,11 +90,7 @@ class Tab:
         return found["result"].get("value")
 
     def wait_for(self, condition: str) -> None:
-        """Returns once an expression holds.
-
-        Raises:
-            RuntimeError: if it does not within a minute.
-        """
+        """Returns once an expression holds."""
         self.run(
             f"""new Promise((resolve, reject) => {{
                 const late = Date.now() + {_PATIENCE_S * 1000};

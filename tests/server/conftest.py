@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import akunu_py
-from akunu_py.server.settings import Limits, ServerSettings
+from akunu_py.server.settings import ServerSettings
 from tests.parrot import parrot_engine
 from tests.server.live import FRIEND, KEY, HeldEngine, LiveServer, serve
 
@@ -36,7 +36,7 @@ def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
         hosts=("machine.example",),
         aliases=("mine", "yours"),
         disabled=("slots", "metrics"),
-        limits=Limits(body_bytes=1000),
+        body_bytes=1000,
     )
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
         yield server

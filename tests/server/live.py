@@ -46,22 +46,13 @@ class RequestLines(logging.Handler):
         return line
 
     def clear(self) -> None:
-        """Drops the lines so far."""
         while not self._lines.empty():
             self._lines.get()
 
 
 @dataclass(frozen=True)
 class LiveServer:
-    """A server that answers.
-
-    Attributes:
-        url: where.
-        service: behind it; look, but do not touch from another thread.
-        worker: behind that.
-        client: to talk to it with.
-        log: what it tells about requests.
-    """
+    """A server that answers; look at its service, but do not touch it from another thread."""
 
     url: str
     service: Service
@@ -71,11 +62,16 @@ class LiveServer:
 
     @property
     def counters(self) -> EngineCounters:
-        """What the engine has done."""
         return self.worker.loading.result().counters
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         return self.client.post(path, json=body, headers=headers)
+
+    def ask(self, path: str, body: Any) -> Any:
+        """The JSON of an answer."""
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def get(self, path: str, **headers: str) -> httpx2.Response:
         return self.client.get(path, headers=headers)
@@ -130,7 +126,7 @@ def serve(
     logger.addHandler(log)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = Thread(target=lambda: uvloop.run(server.serve(listener)), daemon=True)
+        thread = Thread(target=lambda: uvloop.run(server.serve([listener])), daemon=True)
         thread.start()
         try:
             if wait_until_loaded:
@@ -138,19 +134,14 @@ def serve(
             with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
                 yield LiveServer(url, service, worker, client, log)
         finally:
-            server.stop()
+            server.should_exit = True
             thread.join(PATIENCE_S)
             worker.close(PATIENCE_S)
             logger.removeHandler(log)
 
 
 class HeldEngine:
-    """Loads an engine whose forwards can be held.
-
-    Args:
-        model: the folder of its model.
-        settings: the arguments of `load`.
-    """
+    """Loads an engine whose forwards can be held."""
 
     def __init__(self, model: Path, **settings: Any) -> None:
         self._model = model
@@ -181,9 +172,7 @@ class HeldEngine:
         self._left = after
 
     def wait_until_held(self) -> None:
-        """Waits until the engine is held."""
         assert self._reached.wait(PATIENCE_S)
 
     def release(self) -> None:
-        """Lets the engine continue."""
         self._open.set()

