@@ -13,17 +13,11 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body, parse_json
 from akunu_py.server.service import Job, Service
-<<<<<<< HEAD
-from akunu_py.server.wire import FINISH_REASONS, JSONAnswer
+from akunu_py.server.wire import JSONAnswer, finish_word
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 from akunu_py.text.call_reader import ToolCall
-=======
-from akunu_py.server.wire import JSONAnswer, finish_word
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter, ToolCall
-from akunu_py.text.call_grammar import CallGrammar, make_checked
 from akunu_py.text.tokenizer import Tokenizer
->>>>>>> x1
 
 Message = dict[str, Any]
 

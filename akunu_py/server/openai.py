@@ -36,7 +36,7 @@ from akunu_py.server.wire import (
     timings,
 )
 from akunu_py.stats import Stats
-from akunu_py.text.token_bytes import TokenBytes
+from akunu_py.text.tokenizer import TokenBytes
 
 _DONE: Final = b"data: [DONE]\n\n"
 _STARTED: Final = int(time())
