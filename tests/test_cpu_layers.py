@@ -12,7 +12,7 @@ from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
 from akunu_py.cache.layers import LayerCache
-from akunu_py.model.cpu.attention import CausalMask, FusedAttention, grouped_attention
+from akunu_py.model.cpu.attention import FusedAttention, causal_mask, grouped_attention
 from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm, exponential_of
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.cpu.rotary import RotaryTable, TableRoPE
@@ -147,7 +147,7 @@ def test_weights_that_cannot_be_joined_stay_as_they_are(half: bool) -> None:
 def test_heads_share_keys_as_in_the_original(heads: int, kv_heads: int, count: int) -> None:
     queries = 4.0 * normal(2, heads, count, 32)
     keys, values = normal(2, kv_heads, 90, 32), normal(2, kv_heads, 90, 32)
-    mask = CausalMask().rows(count, 90)
+    mask = causal_mask(count, 90)
     expected = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.3, mask="causal")
     expected = expected.swapaxes(1, 2).reshape(2 * count, -1)
     computed = grouped_attention(queries, keys, values, 0.3, mask)

@@ -6,7 +6,7 @@ all heads that share keys with them. Many scores are divided after the values ar
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
@@ -15,23 +15,11 @@ from mlx_lm.models import llama, qwen2
 from akunu_py.model.cpu.layers import FEW, JoinedLinear, can_join, exponential_of
 from akunu_py.model.cpu.rotary import RotaryTable, rotate
 
-_MASKS_KEPT: Final = 32
-"""More than the sequences of a batched forward."""
 
-
-class CausalMask:
-    """The mask of the last rows of a causal attention, made once per forward for all layers."""
-
-    def __init__(self) -> None:
-        self._made: dict[tuple[int, int], mx.array] = {}
-
-    def rows(self, count: int, total: int) -> mx.array:
-        if (count, total) not in self._made:
-            if len(self._made) >= _MASKS_KEPT:
-                self._made.clear()
-            visible = mx.arange(total) <= mx.arange(total - count, total)[:, None]
-            self._made[count, total] = mx.where(visible, 0.0, -mx.inf)
-        return self._made[count, total]
+def causal_mask(count: int, total: int) -> mx.array:
+    """The mask to add to scores `[count, total]` of the last `count` of `total` positions."""
+    visible = mx.arange(total) <= mx.arange(total - count, total)[:, None]
+    return mx.where(visible, 0.0, -mx.inf)
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]
@@ -41,7 +29,9 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
     cache, windows, and masks that are not causal. Its projections become views of joined weights.
     """
 
-    def __init__(self, original: nn.Module, table: RotaryTable, mask: CausalMask) -> None:
+    def __init__(
+        self, original: nn.Module, table: RotaryTable, mask: Callable[[int, int], mx.array]
+    ) -> None:
         super().__init__()
         self.projections = JoinedLinear(_projections_of(original))
         self.projections.share_with(_projections_of(original))
@@ -92,7 +82,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
 
     def _attend(self, queries: mx.array, keys: mx.array, values: mx.array) -> mx.array:
         count = queries.shape[2]
-        mask = None if count == 1 else self._mask.rows(count, keys.shape[2])
+        mask = None if count == 1 else self._mask(count, keys.shape[2])
         return grouped_attention(queries, keys, values, self.scale, mask)
 
     def _attend_each(

@@ -2,16 +2,21 @@
 the dense attentions and feed-forward blocks of Llama and Qwen2.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from copy import copy
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
+import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_unflatten
 
-from akunu_py.model.cpu.attention import CausalMask, FusedAttention
+from akunu_py.model.cpu.attention import FusedAttention, causal_mask
 from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm
 from akunu_py.model.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
+
+_MASKS_KEPT: Final = 32
+"""More than the sequences of a batched forward."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
@@ -26,7 +31,7 @@ def with_fused_layers(network: nn.Module) -> nn.Module:
 
 def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     tables: dict[Hashable, RotaryTable] = {}
-    mask = CausalMask()
+    mask = lru_cache(_MASKS_KEPT)(causal_mask)  # all layers of a forward need the same
     outermost = None
     for path, layer in sorted(network.named_modules(), key=lambda item: item[0].split(".")):
         if outermost is not None and path.startswith(f"{outermost}."):
@@ -38,7 +43,7 @@ def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _faster_form(
-    layer: nn.Module, tables: dict[Hashable, RotaryTable], mask: CausalMask
+    layer: nn.Module, tables: dict[Hashable, RotaryTable], mask: Callable[[int, int], mx.array]
 ) -> nn.Module | None:
     if type(layer) is nn.RMSNorm:
         return FusedRMSNorm(layer)
