@@ -65,7 +65,6 @@ bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four
 	$(BENCH).exact  # 5 min
 	$(BENCH).project_memory --live  # 5 min
 	$(BENCH).learnt_costs  # 10 min
-	$(BENCH).draft_model  # 5 min
 	$(BENCH).batched  # 15 min
 	$(BENCH).cache_kinds  # 15 min
 	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min

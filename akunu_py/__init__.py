@@ -1,4 +1,4 @@
-"""akunu_py: language models on MLX, answering faster by exact n-gram speculation.
+"""akunu_py: language models on MLX, answering faster by n-gram speculation.
 
     import akunu_py
 

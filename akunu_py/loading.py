@@ -27,7 +27,7 @@ def load(model: ModelOptions | str = _BUNDLED, *, calibrate: Calibrate = find_co
 
     Args:
         model: which one and how, or its name alone; the bundled model by default.
-        calibrate: measures what forward passes cost; see `Engine`.
+        calibrate: tells what forward passes cost; see `Engine`.
 
     Raises:
         AkunuError: if the model, the machine or the options do not allow it.

@@ -341,7 +341,7 @@ class Options:
         f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
         metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
     # See `decoding/target.py`.
-    exact: bool = option(False, "guarantee the same tokens as without drafts; slower",
+    exact: bool = option(False, "give the same tokens with and without drafts, in 16 bits too; slower",
         group=SPECULATION)
     slot: int | None = option(None, "which cache of an earlier request to use, if no other request "
         "uses it; None takes the one that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
@@ -358,7 +358,7 @@ class Options:
     scores_prompt: bool = option(False, "report the log-probabilities of the prompt's tokens too, "
         "and so compute all of it", flag=None)
     grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema",
-        flag="--schema", read=_schema_file)
+        flag="--schema", read=_schema_file, metavar="FILE")
     priority: int = option(0, "requests with a lower number go first, as in vLLM", flag=None)
     project: str | None = option(None, "the only one of the engine's indexed folders to draft "
         "from; None takes all, an empty name none", flag=None)

@@ -43,7 +43,7 @@ the last two messages."""
 
 
 class Runner:
-    """Computes with one model; see `scheduler.Runner` for its promises.
+    """Computes with one model; see `scheduler.SequenceRunner` for its promises.
 
     Args:
         model: the target.

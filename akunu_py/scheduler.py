@@ -20,7 +20,7 @@ MOST_OVERTAKEN: Final = 3
 """A prompt gets a chunk after this many chunks of shorter ones that came later."""
 
 
-class Runner(Protocol):
+class SequenceRunner(Protocol):
     """Computes the forwards of sequences. No method raises: a sequence that fails is done."""
 
     def encode(self, sequence: Sequence) -> None:
@@ -36,7 +36,10 @@ class Runner(Protocol):
         """Gives an encoded sequence what it runs with."""
 
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
-        """Takes memory for its next forward; False if there is none. Must succeed if `anyway`."""
+        """Takes memory for its next forward; False if there is none.
+
+        With `anyway`, it takes more than there should be. If even that fails, the sequence is done.
+        """
 
     def advance(self, sequence: Sequence) -> None:
         """Computes its next forward, and sets the phase that it is in then."""
@@ -88,7 +91,7 @@ class Scheduler:
             return False
         return True
 
-    def admit(self, runner: Runner) -> None:
+    def admit(self, runner: SequenceRunner) -> None:
         """Lets waiting sequences run, as many as may."""
         while (sequence := self._next(runner)) is not None:
             if not self.withdraw(sequence):
@@ -102,7 +105,7 @@ class Scheduler:
             if sequence.phase is not Phase.DONE:
                 self.running = (*self.running, sequence)
 
-    def advance(self, runner: Runner) -> bool:
+    def advance(self, runner: SequenceRunner) -> bool:
         """Computes the next forward; False if there is none to compute."""
         chosen = self._choose(runner)
         rounds = 0
@@ -121,7 +124,7 @@ class Scheduler:
         self.advanced += rounds
         return bool(chosen)
 
-    def _next(self, runner: Runner) -> Sequence | None:
+    def _next(self, runner: SequenceRunner) -> Sequence | None:
         """The waiting sequence that should run now, if any."""
         news = self._news
         most = self.parallel if self.parallel == 1 else 2 * self.parallel
@@ -146,7 +149,7 @@ class Scheduler:
         self._seen = news
         return None
 
-    def _choose(self, runner: Runner) -> list[Sequence]:
+    def _choose(self, runner: SequenceRunner) -> list[Sequence]:
         """The sequences to advance."""
         order = sorted(self.running, key=_order)
         first = min(order, key=lambda one: (one.rank, one.arrival), default=None)

@@ -1,4 +1,4 @@
-"""Stats: sums over rounds and over requests. Nothing else counts anything."""
+"""Stats: sums over the rounds of a request, and over requests."""
 
 from __future__ import annotations
 

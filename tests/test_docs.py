@@ -119,3 +119,13 @@ def test_every_place_in_the_architecture_exists(place: tuple[str, str]) -> None:
     code = (folder / file).read_text(encoding="utf-8")
     for part in name.split(".") if name else ():
         assert re.search(rf"^\s*(async )?(def|class) {part}\b", code, re.MULTILINE), place
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "Makefile"])
+def test_modules_that_pages_run_exist(page: Path) -> None:
+    named = set(re.findall(r"python -m ((?:benchmarks|tests|models)[\w.]*\w)", text(page)))
+    if page.name == "Makefile":
+        named |= {f"benchmarks.{name}" for name in re.findall(r"\$\(BENCH\)\.([\w.]+)", text(page))}
+    for module in named - {"benchmarks"}:
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module

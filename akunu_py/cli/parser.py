@@ -137,7 +137,7 @@ class _Parser(ArgumentParser):
 def _make_parser() -> ArgumentParser:
     parser = _Parser(
         PROGRAM,
-        description="A local model that answers faster by drafting with n-grams, exactly.",
+        description="A local model that answers faster by drafting with n-grams.",
         epilog=f"`{PROGRAM} COMMAND --help` lists a command's options.",
         allow_abbrev=False,
     )

@@ -24,7 +24,7 @@ from akunu_py.text.tokenizer import Tokenizer
 
 _TO_ACCEPT: Final = 1
 _TO_CORRECT: Final = 2
-"""Streams of random numbers; drafters use stream 0, and XTC stream 3."""
+"""Streams of random numbers; drafters of your own may use stream 0, and XTC uses stream 3."""
 
 
 class Sampler:
