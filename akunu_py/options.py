@@ -341,8 +341,8 @@ class Options:
         f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
         metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
     # See `decoding/target.py`.
-    exact: bool = option(False, "give the same tokens with and without drafts, in 16 bits too; slower",
-        group=SPECULATION)
+    exact: bool = option(False, "give the same tokens with and without drafts, in 16 bits "
+        "too; slower", group=SPECULATION)
     slot: int | None = option(None, "which cache of an earlier request to use, if no other request "
         "uses it; None takes the one that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
         flag=None)
