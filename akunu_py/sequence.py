@@ -75,7 +75,7 @@ class Sequence:
     options: Options = field(default_factory=Options)
     kind: Kind = Kind.COMPLETION
     sampler: "Sampler | None" = None
-    may_be_cancelled: bool = True
+    may_be_cancelled: bool = False
     cancelled: bool = False
     reader: "Reader | None" = None
     phase: Phase = Phase.NEW
@@ -108,7 +108,7 @@ class Sequence:
             if asked.phase is not Phase.NEW:
                 raise InvalidRequestError("A sequence is answered once; make another one.")
             return asked
-        return Sequence(asked, options or Options(), may_be_cancelled=False)
+        return Sequence(asked, options or Options())
 
     @property
     def tokens_left(self) -> int:

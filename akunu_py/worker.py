@@ -133,9 +133,8 @@ class EngineWorker:
         """
         if callable(asked):
             asked = Sequence(partial(self._make, asked), options or Options())
-        elif not isinstance(asked, Sequence):
-            asked = Sequence(asked, options or Options())
-        sequence = Sequence.of(asked, None)
+        sequence = Sequence.of(asked, options)
+        sequence.may_be_cancelled = True
         events = sequence.reader = EventStream(partial(self._cancel, sequence))
         self._put(lambda: self.scheduler.add(sequence), queues=queues)
         return events

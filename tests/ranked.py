@@ -58,7 +58,7 @@ def answers(folder: str, *, whole: bool = True, pipeline: bool = False) -> dict[
 
 def _cancelled(engine: Engine) -> list[int]:
     """The answer after one that was cancelled in the middle, of its prompt and of its text."""
-    sequence = Sequence("x" * 600, Options(4, reports_progress=True))
+    sequence = Sequence("x" * 600, Options(4, reports_progress=True), may_be_cancelled=True)
     for event in engine.stream(sequence):
         sequence.cancelled = event.prompt_done != 0
     events = engine.stream("abc abc abc", Options(8, drafter="ngram", num_draft_tokens=3))

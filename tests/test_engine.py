@@ -223,7 +223,7 @@ class TestCancelling:
     def test_a_cancelled_prefill_ends_after_the_current_chunk(self, tiny_model_dir: Path) -> None:
         engine = akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), prefill_step_size=16))
         prompt = random_prompt(4, 300)
-        sequence = Sequence(prompt, Options(reports_progress=True))
+        sequence = Sequence(prompt, Options(reports_progress=True), may_be_cancelled=True)
         for event in engine.stream(sequence):
             sequence.cancelled = (event.prompt_done or 0) >= 100
         assert event.finish_reason is Finish.CANCELLED

@@ -71,7 +71,7 @@ def test_a_prompt_of_one_token_has_no_log_probabilities(engine: Engine) -> None:
 
 def test_scoring_can_be_cancelled_between_chunks(engine: Engine) -> None:
     before = engine.counters.prefill_chunks
-    sequence = Sequence(PROMPT, replace(SCORES, reports_progress=True))
+    sequence = Sequence(PROMPT, replace(SCORES, reports_progress=True), may_be_cancelled=True)
     for event in engine.stream(sequence):
         sequence.cancelled = event.prompt_done != 0
     assert event.finish_reason is Finish.CANCELLED
