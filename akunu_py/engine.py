@@ -176,6 +176,8 @@ class Engine:
         reader = sequence.reader = _Events()
         self.runner.encode(sequence)
         reader.check()
+        self.runner.prepare(sequence)
+        reader.check()
         if self._active is not None:
             self.runner.close(self._active)  # also if nobody has begun to read it
         self._active = sequence
@@ -191,6 +193,8 @@ class Engine:
                 yield from reader.take()
         finally:
             self.runner.close(sequence)
+            if self._active is sequence:
+                self._active = None
 
     def generate_batch(
         self,
@@ -214,11 +218,12 @@ class Engine:
         if parallel < 1:
             raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
         scheduler = Scheduler(parallel)
-        sequences = [Sequence.of(one, options) for one in asked]
-        readers = [_Events() for _ in sequences]
-        for sequence, reader in zip(sequences, readers, strict=True):
-            sequence.reader = reader
-            scheduler.add(sequence)
+        sequences, readers = list[Sequence](), list[_Events]()
+        for one in asked:
+            sequences.append(Sequence.of(one, options))
+            readers.append(_Events())
+            sequences[-1].reader = readers[-1]
+            scheduler.add(sequences[-1])
         completions = [Completion(self.model.name) for _ in sequences]
         try:
             while scheduler.waiting or scheduler.running:

@@ -370,6 +370,8 @@ class Options:
         check_options(self)
         if self.scores_prompt and self.logprobs is None:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
+        if not isinstance(self.priority, int):
+            raise InvalidRequestError(f"`priority` must be a whole number, not {self.priority!r}.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
 

@@ -6,7 +6,7 @@ drafter of its own, and the scheduler decides whose forward comes next.
 """
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from copy import copy
 from time import perf_counter
 from typing import Any, Final
@@ -99,7 +99,8 @@ class Runner:
         """
         prompt, coming = sequence.prompt, 0
         for one in running if not sequence.options.scores_prompt else ():
-            if one.phase is Phase.PREFILLING and one.rank <= sequence.rank and one.slot is not None:
+            is_ahead = one.phase is Phase.PREFILLING and one.rank <= sequence.rank
+            if is_ahead and one.slot is not None and not one.options.scores_prompt:
                 shared = common_prefix_length(one.prompt, prompt)
                 if shared > len(one.slot.tokens) and one.slot.cache.can_roll_back:
                     coming = max(coming, min(shared, len(prompt) - 1))
@@ -109,8 +110,10 @@ class Runner:
         # The pool adds some room for the answer.
         return self._prefixes.has_room(self._first_room(sequence))
 
-    def start(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: Sequence) -> None:
+        """Gives an encoded sequence its sampler and its drafting session."""
         begun, options, prompt = perf_counter(), sequence.options, sequence.prompt
+        sequence.stats.queue_s = begun - sequence.arrived - sequence.stats.setup_s
         try:
             sequence.sampler = sequence.sampler or self._samplers.make(
                 options, prompt, sequence.end_tokens
@@ -118,6 +121,16 @@ class Runner:
             sequence.session = self._speculation.session(
                 options, sequence.sampler, prompt, sequence.end_tokens, sequence.fills_gap
             )
+        except BaseException as error:
+            self._fail(sequence, error)
+        sequence.stats.setup_s += perf_counter() - begun
+
+    def start(self, sequence: Sequence) -> None:
+        if sequence.session is None:
+            self.prepare(sequence)
+        if sequence.phase is Phase.DONE:
+            return
+        try:
             self.counters.requests += 1
             if not sequence.cancelled:
                 sequence.slot = self._take_slot(sequence)
@@ -125,9 +138,6 @@ class Runner:
             sequence.forwards = self._forwards(sequence)
         except BaseException as error:
             self._fail(sequence, error)
-        else:
-            sequence.stats.queue_s = begun - sequence.arrived - sequence.stats.setup_s
-            sequence.stats.setup_s += perf_counter() - begun
 
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
         prefixes, slot, session = self._prefixes, sequence.slot, sequence.session
@@ -155,28 +165,34 @@ class Runner:
         try:
             with self._model.guard():
                 event = next(forwards, None)
+            if event is not None and event.finish_reason is not None:
+                self.close(sequence)
         except BaseException as error:
             self._fail(sequence, error)
             return
         if event is not None:
-            ends = event.finish_reason is not None
-            if ends:
-                self.close(sequence)
             reader.put(event)
-            if ends:
+            if event.finish_reason is not None:
                 reader.end()
 
     def close(self, sequence: Sequence) -> None:
-        """Ends a sequence and gives back what it used; its cache keeps what it computed."""
-        sequence.phase = Phase.DONE
-        if sequence.forwards is not None:
-            sequence.forwards.close()
-        if sequence.slot is not None:
-            self._prefixes.settle(sequence.slot, self._tokens_to_keep(sequence))
-        if sequence.session is not None:
-            sequence.session.release()
+        """Ends a sequence and gives back what it used; its cache keeps what it computed.
+
+        Raises:
+            Exception: what its drafter raised about the last tokens; all is given back then, too.
+        """
+        forwards, session, slot = sequence.forwards, sequence.session, sequence.slot
         # The pool may drop the cache while somebody still holds the sequence.
-        sequence.forwards = sequence.session = sequence.slot = sequence.reader = None
+        sequence.forwards = sequence.session = sequence.slot = None
+        sequence.phase = Phase.DONE
+        try:
+            if forwards is not None:
+                forwards.close()
+        finally:
+            if slot is not None:
+                self._prefixes.settle(slot, self._tokens_to_keep(sequence))
+            if session is not None:
+                session.release()
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
         """Ends a sequence whose forward may have ended early: the layers of its cache then hold
@@ -186,10 +202,12 @@ class Runner:
         self._end(sequence, error)
 
     def _end(self, sequence: Sequence, error: BaseException) -> None:
-        reader = sequence.reader
-        self.close(sequence)
-        if reader is not None:
-            reader.end(error)
+        with suppress(BaseException):  # the first error is the one to tell
+            self.close(sequence)
+        if isinstance(error, StopIteration):  # it would end the reader's iteration in silence
+            error = RuntimeError(f"a prompt function or a drafter raised {error!r}")
+        if sequence.reader is not None:
+            sequence.reader.end(error)
 
     def _tokens_to_keep(self, sequence: Sequence) -> list[int]:
         """What later requests may reuse of the prompt and the answer of a sequence."""

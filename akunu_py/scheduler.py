@@ -89,6 +89,7 @@ class Scheduler:
             self.waiting.remove(sequence)
         except ValueError:
             return False
+        self._news = object()  # those behind it may fit
         return True
 
     def admit(self, runner: SequenceRunner) -> None:
@@ -100,10 +101,10 @@ class Scheduler:
                 other.passed += other.arrival < sequence.arrival
             taken = {one.place for one in self.running}
             sequence.place = next(place for place in count() if place not in taken)
-            sequence.passed, sequence.phase = 0, Phase.PREFILLING
+            sequence.passed = 0
+            self.running = (*self.running, sequence)
             runner.start(sequence)
-            if sequence.phase is not Phase.DONE:
-                self.running = (*self.running, sequence)
+            self._remove_if_done(sequence)
 
     def advance(self, runner: SequenceRunner) -> bool:
         """Computes the next forward; False if there is none to compute."""
@@ -116,13 +117,21 @@ class Scheduler:
             rounds += not was_prefilling
             runner.advance(sequence)
             self._chunk_was_last = was_prefilling
-            if sequence.phase is Phase.DONE:
-                self.running = tuple(one for one in self.running if one is not sequence)
-            if was_prefilling or sequence.phase is Phase.DONE:
+            if was_prefilling:
                 self._news = object()
+            self._remove_if_done(sequence)
         self.rounds += rounds > 0
         self.advanced += rounds
         return bool(chosen)
+
+    def clear(self) -> None:
+        """Drops all that run, when something has gone wrong that should not."""
+        self.running, self._news = (), object()
+
+    def _remove_if_done(self, sequence: Sequence) -> None:
+        if sequence.phase is Phase.DONE:
+            self.running = tuple(one for one in self.running if one is not sequence)
+            self._news = object()
 
     def _next(self, runner: SequenceRunner) -> Sequence | None:
         """The waiting sequence that should run now, if any."""

@@ -97,16 +97,23 @@ class Sequence:
     chunks: int = 0
     rounds: int = 0
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.options, Options):
+            found = type(self.options).__name__
+            raise InvalidRequestError(f"The options must be `akunu_py.Options`, not {found}.")
+
     @classmethod
     def of(cls, asked: "PromptInput | Sequence", options: Options | None) -> "Sequence":
         """A sequence for what a caller asks; one that the caller has made stays as it is.
 
         Raises:
-            InvalidRequestError: if that one was answered before.
+            InvalidRequestError: if that one was answered before, or there are other options.
         """
         if isinstance(asked, Sequence):
-            if asked.phase is not Phase.NEW:
+            if asked.reader is not None or asked.phase is not Phase.NEW:
                 raise InvalidRequestError("A sequence is answered once; make another one.")
+            if options is not None:
+                raise InvalidRequestError("A sequence has its options; give no others with it.")
             return asked
         return Sequence(asked, options or Options())
 

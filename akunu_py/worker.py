@@ -132,8 +132,9 @@ class EngineWorker:
             QueueFullError: if the queue is full.
         """
         if callable(asked):
-            asked = Sequence(partial(self._make, asked), options or Options())
-        sequence = Sequence.of(asked, options)
+            sequence = Sequence(partial(self._make, asked), options or Options())
+        else:
+            sequence = Sequence.of(asked, options)
         sequence.may_be_cancelled = True
         events = sequence.reader = EventStream(partial(self._cancel, sequence))
         self._put(lambda: self.scheduler.add(sequence), queues=queues)
@@ -178,13 +179,13 @@ class EngineWorker:
         for sequence in list(self.scheduler.waiting):
             if self.scheduler.withdraw(sequence):
                 _end(sequence, reason)
-        while self._calls:
-            with suppress(IndexError):  # another thread was faster
-                _, _, outcome = self._calls.popleft()
-                if outcome.set_running_or_notify_cancel():
-                    outcome.set_exception(reason or EngineClosedError())
+        with self._changed:
+            calls, self._calls = self._calls, deque()
+        for _, _, outcome in calls:
+            if outcome.set_running_or_notify_cancel():
+                outcome.set_exception(reason or EngineClosedError())
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         """Ends all requests with an error; may be called while the engine's thread hangs."""
         self._abandon(error)
         for sequence in self.scheduler.running:
@@ -202,14 +203,20 @@ class EngineWorker:
                     return not self._closed
             patience = 0 if save() else None
 
-    def _make_calls(self, engine: "Engine") -> None:
-        """Makes the calls that wait; one by one, they wait for the requests before them."""
+    def _next_call(self) -> _Call | None:
+        """Takes the call that is to be made now; one by one, it waits for earlier requests."""
         scheduler = self.scheduler
-        while self._calls:
+        with self._changed:
+            if not self._calls:
+                return None
             before = any(one.arrival < self._calls[0][0] for one in scheduler.waiting)
             if scheduler.parallel == 1 and (scheduler.running or before):
-                return
-            _, task, outcome = self._calls.popleft()
+                return None
+            return self._calls.popleft()
+
+    def _make_calls(self, engine: "Engine") -> None:
+        while (call := self._next_call()) is not None:
+            _, task, outcome = call
             if not outcome.set_running_or_notify_cancel():
                 continue
             self._calling = True
@@ -223,12 +230,21 @@ class EngineWorker:
         """Computes one forward after another, and what waits in between, until it is closed."""
         scheduler, runner = self.scheduler, engine.runner
         while scheduler.running or self._await(lambda: self._use_idle_time(engine)):
-            self._make_calls(engine)
-            scheduler.admit(runner)
-            if self._closed:
+            try:
+                self._make_calls(engine)
+                scheduler.admit(runner)
+                if self._closed:
+                    for sequence in scheduler.running:
+                        sequence.cancelled = True
+                scheduler.advance(runner)
+            except (
+                BaseException
+            ) as error:  # nothing here should raise, but nobody may hang if it does
+                self._lose(error)
                 for sequence in scheduler.running:
-                    sequence.cancelled = True
-            scheduler.advance(runner)
+                    with suppress(BaseException):
+                        runner.close(sequence)
+                scheduler.clear()
 
     def _use_idle_time(self, engine: "Engine") -> bool:
         """Does what no request should wait for; False if there is no more."""

@@ -251,6 +251,22 @@ class TestCancelling:
         engine.generate(sequence)
         with pytest.raises(InvalidRequestError, match="make another one"):
             engine.stream(sequence)
+        with pytest.raises(InvalidRequestError, match="make another one"):
+            engine.generate_batch([same := Sequence(PROMPT), same])
+        assert not any(slot.busy for slot in engine.slots)
+
+    def test_a_sequence_has_its_options(self, engine: Engine) -> None:
+        with pytest.raises(InvalidRequestError, match="has its options"):
+            engine.generate(Sequence(PROMPT), Options(1))
+        with pytest.raises(InvalidRequestError, match="not dict"):
+            engine.generate(PROMPT, {"max_tokens": 1})  # type: ignore[arg-type]
+
+    def test_a_stream_that_is_refused_leaves_the_one_before(self, engine: Engine) -> None:
+        stream = engine.stream(PROMPT, Options(20))
+        next(stream)
+        with pytest.raises(InvalidRequestError):
+            engine.stream(PROMPT, Options(drafter="nope"))
+        assert list(stream)
 
     def test_a_request_can_be_cancelled_before_the_prefill(self, engine: Engine) -> None:
         events = list(engine.stream(Sequence(PROMPT, cancelled=True)))

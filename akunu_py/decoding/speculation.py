@@ -114,7 +114,11 @@ class SpeculationState:
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()
-        drafter = self._borrow_drafter(options, sampler, prompt, fills_gap, loans)
+        try:
+            drafter = self._borrow_drafter(options, sampler, prompt, fills_gap, loans)
+        except BaseException:
+            loans.close()
+            raise
         needs_drafts = options.drafts and (options.max_tokens is None or options.max_tokens > 1)
         if not needs_drafts or self.why_impossible:
             loans.close()

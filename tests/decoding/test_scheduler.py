@@ -70,6 +70,8 @@ class FakeEngine:
         return sum(self.held.values()) + len(sequence.prompt) // CHUNK < self.memory
 
     def start(self, sequence: Sequence) -> None:
+        assert sequence in self.scheduler.running, "whoever looks for it finds it"
+        sequence.phase = Phase.PREFILLING
         self.held[sequence] = 0
 
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
@@ -234,6 +236,18 @@ def test_a_prompt_that_another_computes_is_admitted_after_it(engine: FakeEngine)
     names = [name for forward in engine.forwards for name in forward]
     assert names.index("other") < names.index("later") == 12
     assert sorted(engine.ended) == ["first", "later", "other"]
+
+
+def test_who_is_taken_back_lets_those_behind_in(engine: FakeEngine) -> None:
+    engine.memory = 12
+    engine.put("running", rounds=50)
+    engine.step()
+    large, small = engine.put("large", chunks=20), engine.put("small")
+    engine.step()
+    assert engine.waiting == [large, small]
+    assert engine.scheduler.withdraw(large)
+    engine.step()
+    assert engine.waiting == []
 
 
 def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from weakref import ref
 import pytest
 
 import akunu_py
+from akunu_py.drafting.base import NoDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import (
     EngineClosedError,
@@ -219,7 +220,53 @@ class TestWaiting:
         assert worker.queue_depth == 0
 
 
+class LastWords(NoDrafter):
+    """Fails when it gets the last of three tokens."""
+
+    def __init__(self) -> None:
+        self._left = 3
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._left -= len(tokens)
+        if not self._left:
+            raise RuntimeError("too late")
+
+
 class TestFailures:
+    def test_a_drafter_that_fails_at_the_end_ends_its_request_alone(
+        self, worker: EngineWorker
+    ) -> None:
+        worker.call(lambda engine: engine.add_drafter("late", lambda _: LastWords()))
+        with pytest.raises(RuntimeError, match="too late"):
+            list(worker.stream("hello", Options(max_tokens=3, drafter="late", num_draft_tokens=2)))
+        assert list(worker.stream("hello", Options(max_tokens=2)))
+        assert not any(slot.busy for slot in worker.loading.result().slots)
+
+    def test_nobody_hangs_after_an_error_that_should_not_be(
+        self, worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> bool:
+            monkeypatch.undo()
+            raise ZeroDivisionError
+
+        blocked = Blocked(worker)
+        waiting = worker.stream("two")
+        monkeypatch.setattr(worker.loading.result().runner, "advance", fail)
+        blocked.let_go()
+        with pytest.raises(ZeroDivisionError):
+            list(waiting)
+        assert list(worker.stream("three", Options(max_tokens=2)))
+
+    @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
+    def test_a_prompt_function_that_stops_is_an_error(
+        self, worker: EngineWorker, error: type[Exception]
+    ) -> None:
+        def fail(_: Engine) -> str:
+            raise error
+
+        with pytest.raises((RuntimeError, error)):
+            list(worker.stream(fail))
+
     @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, MemoryError])
     def test_a_failing_request_does_not_end_the_thread(
         self, worker: EngineWorker, error: type[BaseException]
