@@ -32,6 +32,8 @@ KNOWN_CONTEXTS: Final = (128, 1024, 4096)
 """Of the curve to begin with: longer contexts are extrapolated from them."""
 LENGTHS: Final = (0, 1, 2, 4, 8, 16, 32)
 NOISE: Final = 0.1
+HICCUPS: Final = 0.03
+"""The part of all times that are three times as long or as short."""
 _MOST: Final = 5.0
 _ROWS: Final = range(1, MAX_PLANNED_TOKENS + 2)
 _STEP_MS: Final = 10.0
@@ -198,7 +200,9 @@ def cells(doubt: float, every: int = 1, first: int = 0) -> Iterator[Cell]:
                 for length in LENGTHS
             ]
             planner = DraftPlanner(wrong.applied(kind.curve(KNOWN_CONTEXTS), doubt))
-            ours = list(simulate(text, true, planner, context=context, noise=NOISE))
+            ours = list(
+                simulate(text, true, planner, context=context, noise=NOISE, hiccups=HICCUPS)
+            )
             learnt, whole = (
                 min(_pace(rounds, since, len(text)) for rounds in fixed)
                 / _pace(ours, since, len(text))

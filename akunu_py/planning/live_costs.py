@@ -27,8 +27,9 @@ _SCALE_DRIFT: Final = 0.02**2
 """How far the scale usually moves from one round to the next: with heat and other work."""
 
 _MAX_SURPRISE: Final = 3.0
-"""A time counts as at most this many standard deviations from what was expected. Beyond them, the
-curve is doubted as well, so that a second time like it counts whole."""
+"""A time that is more standard deviations from what was expected counts only if the last one of its
+kind (step or round) was, too, and to the same side. Then it counts as this many, and the curve is
+doubted, so that the next one counts whole."""
 
 _PIPELINING: Final = 0.5
 """How far a round over one token is from a pipelined step, in octaves of tokens."""
@@ -46,7 +47,8 @@ class _Octave:
     """What is known of contexts that differ by less than a factor of two.
 
     `scale` is the logarithm of what all true costs are over given ones, and its variance; `doubt`
-    the variance of a ratio, for an octave of tokens. `observed` has the ratios of the numbers of
+    the variance of a ratio, for an octave of tokens. `surprises` has the errors of the last step
+    and of the last round, 0 if they were no surprise. `observed` has the ratios of the numbers of
     tokens that were observed (0 is a pipelined step), `sizes` these numbers, ascending, and
     `ratios` those of all numbers, until the next one is observed.
     """
@@ -56,6 +58,7 @@ class _Octave:
     observed: dict[int, _Ratio] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     ratios: list[_Ratio] = field(default_factory=list)
+    surprises: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
 
 class LiveCosts:
@@ -121,17 +124,22 @@ class LiveCosts:
         error = math.log(seconds / self._by_curve(context)[tokens]) - scale - ratio
         total = common + own + _NOISE
         limit = _MAX_SURPRISE * math.sqrt(total)
+        surprise, is_round = error if abs(error) > limit else 0.0, tokens > 0
+        before, octave.surprises[is_round] = octave.surprises[is_round], surprise
+        is_faster = is_round and surprise < 0.0  # what else the machine does makes no round faster
+        if surprise and surprise * before <= 0.0 and not is_faster:
+            return
         shown = max(-limit, min(limit, error))
         scale += common / total * shown
         common += _SCALE_DRIFT - common * common / total
         ratio += own / total * shown
         own = max(own - own * own / total, _NOISE / _MEMORY)
         if shown != error:
-            surprise = min(error * error, 1.0)
-            common += surprise
+            added = min(error * error, 1.0)
+            common += added
             if tokens:  # a step that is off says nothing of the ratios of rounds
-                own += surprise
-                octave.doubt += surprise
+                own += added
+                octave.doubt += added
         octave.scale = scale, common
         if tokens not in octave.observed:
             insort(octave.sizes, tokens)

@@ -99,6 +99,7 @@ def simulate(
     context: int = CONTEXT,
     slower: float = 1.0,
     noise: float = 0.0,
+    hiccups: float = 0.0,
 ) -> Iterator[Simulated]:
     """The rounds that emit a text with a planner, which observes each of them.
 
@@ -109,6 +110,8 @@ def simulate(
         context: tokens in the cache, throughout.
         slower: how many times as long as the curve says rounds with drafts take.
         noise: the standard deviation of the logarithms of the times that the planner observes.
+        hiccups: how often such a time is three times as long, because the machine does something
+            else; that of a pipelined step may be as much shorter.
     """
     draw = Random(1)
     rounds, step = curve.verify_table(context, MAX_PLANNED_TOKENS + 1), curve.decode_s(context)
@@ -139,6 +142,8 @@ def simulate(
         is_probe = isinstance(planner, DraftPlanner) and planner.is_probe
         yield Simulated(position, len(draft), seconds, is_probe)
         observed = seconds * math.exp(draw.gauss(0.0, noise))
+        if draw.random() < hiccups:
+            observed *= draw.choice((3.0, 1 / 3)) if pipelined else 3.0
         planner.observe(Round(tuple(tokens), draft, accepted, context, pipelined, observed))
         position += len(tokens)
         if draft:

@@ -28,6 +28,17 @@ class TestLiveCosts:
             costs.observe(0, 3 * usual, long)
             assert costs.decode_s(long) == pytest.approx(3 * usual, rel=0.05)
 
+    @pytest.mark.parametrize(("tokens", "factor"), [(0, 0.2), (0, 5.0), (1, 5.0), (9, 5.0)])
+    def test_one_time_that_is_off_changes_no_ratio(self, tokens: int, factor: float) -> None:
+        """A machine that does something else for a moment must not end drafting."""
+        costs = LiveCosts(STEPPED, 33)
+        before = [cost / costs.decode_s(256) for cost in costs.verify_table(256, 33)]
+        costs.observe(tokens, factor * costs.verify_s(tokens, 256), 256)
+        for _ in range(3):
+            costs.observe(0, STEPPED.decode_s(256), 256)
+        after = [cost / costs.decode_s(256) for cost in costs.verify_table(256, 33)]
+        assert after == pytest.approx(before, rel=0.02)
+
     def test_costs_begin_as_measured(self) -> None:
         costs = LiveCosts(STEPPED, 33)
         assert costs.decode_s(256) == STEPPED.decode_s(256)
