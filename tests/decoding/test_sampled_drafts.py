@@ -123,7 +123,7 @@ def assert_leaves_the_distribution_alone(
         rows[1, 2] = 0
     rows /= rows.sum(axis=1, keepdims=True)
     assert_drawn_from(rows, [END, *(token for one in rounds for token in one.tokens)])
-    assert sum(one.accepted for one in rounds) > DRAWS / 10
+    assert sum(one.accepted for one in rounds) > 10, "drafts took part"
 
 
 @pytest.mark.parametrize("costs", CURVES.values(), ids=CURVES)
