@@ -12,38 +12,19 @@ speedup is a prediction from a published cost curve.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from akunu_py.bench.curve_sources import NamedCurve, about_lines, find_curves
-from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
-from akunu_py.bench.samples import encode_samples
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.text.tokenizer import Tokenizer
 from benchmarks.baselines import ALL_DRAFTERS, drafters_for
 from benchmarks.records import markdown_table, progress_line, record
-from benchmarks.replay_data import DATA_SETS
+from benchmarks.replay_data import COSTS, DATA_SETS, PARTS, read_sets
 
-COSTS = ("m4-pro", "m4-pro-8b", "m5-max", "m3-ultra", "cpu-25m", "cpu-135m")
 LENGTHS = (1, 2, 4, 8, 16, 32)
-PARTS = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
 OURS = Policy("auto")
-
-
-def read_sets(
-    data: Path, names: Sequence[str], part: str, tokenizer: Tokenizer
-) -> dict[str, list[ReplayCase]]:
-    """The requests of every set that exists, or every other one of them."""
-    sets: dict[str, list[ReplayCase]] = {}
-    for name in names:
-        samples = list(DATA_SETS[name](data))[PARTS[part]]
-        if not samples:
-            print(f"{name}: not in the data folder, skipped", file=sys.stderr)
-        sets |= encode_samples(tokenizer, samples)
-    return sets
 
 
 def by_drafter(rows: Sequence[ReplayRow], curves: Sequence[NamedCurve]) -> str:
