@@ -186,8 +186,9 @@ class Batch:
             return False
         now = perf_counter()
         run.seconds += (now - begun) / run.shape[0]
-        # If the host came late, or the forward waited for another one, the time says nothing.
-        if not run.pipelined and now - begun > NO_WAIT * (now - run.begun):
+        # If the host came late, or one of two forwards waited for the other, the time says nothing.
+        is_alone = not run.pipelined and all(one.ahead is None for one in run.parts)
+        if is_alone and now - begun > NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)
         return False
 

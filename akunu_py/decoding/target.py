@@ -158,6 +158,7 @@ class ModelTarget:
         self._grow = grow
         self._logprobs = logprobs
         self._forwards = 0
+        self._newest_start = -1
         self._sent: list[int] = []
         self._sent_from = 0
         self._replayed: list[int] = []
@@ -280,7 +281,11 @@ class ModelTarget:
         wait_s = perf_counter() - begun
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
-        outcome.seconds = self._clock.lap(wait_s)
+        seconds = self._clock.lap(wait_s)
+        # Submitting may wait for what is in flight, so the rounds at either end of a pipeline have
+        # times that are not theirs.
+        is_followed = self._newest_start > pending.start
+        outcome.seconds = seconds if is_followed == pending.pipelined else None
         return outcome
 
     def _submit(self, inputs: Inputs) -> PendingForward:
@@ -301,6 +306,7 @@ class ModelTarget:
     def finish(self, inputs: Inputs, raw: mx.array) -> tuple[PendingForward, list[mx.array]]:
         """The forward whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to evaluate."""
         tokens, draft, start, replayed, pipelined = inputs
+        self._newest_start = start
         sampler = self._sampler
         if tokens.size > 1 + len(draft):
             needed = slice(replayed, replayed + 1 + len(draft))
