@@ -3,12 +3,13 @@
     python -m models.training.export mean BEGIN.pt END.pt --share 0.7
     python -m models.training.export start models/ember --work FOLDER --stage "after code"
     python -m models.training.export quantize FOLDER/full --to models/ember
+    python -m models.training.export head FOLDER/head.safetensors --to models/ember
 
 `mean` puts the mean of two checkpoints' weights in place of the second's; `share` is that of its
 own. Weights of one origin lie close enough for that, and what one has lost the other still has
 (Wortsman et al. 2022, "Model soups"). `start` writes a checkpoint of a finished model at the
 beginning of a stage, with a fresh optimizer, from which `python -m models.training --work FOLDER`
-goes on. `quantize` needs an interpreter with mlx-lm; the others one with PyTorch.
+goes on. `quantize` and `head` need an interpreter with mlx-lm; the others one with PyTorch.
 """
 
 import argparse
@@ -28,6 +29,7 @@ TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json")
 WEIGHT_FILES = ("config.json", "model.safetensors")
 MODEL_FILES = (*WEIGHT_FILES, "generation_config.json", *TOKENIZER_FILES)
 GROUP_SIZE, BITS = 64, 8
+HEAD_FILE = "mtp.safetensors"
 
 
 def export(work: Path) -> Path:
@@ -100,6 +102,19 @@ def quantize(full: Path, target: Path) -> None:
             shutil.copyfile((made if name in WEIGHT_FILES else full) / name, target / name)
 
 
+def quantize_head(full: Path, target: Path) -> None:
+    """Write the head that `models.training.head` trained beside the model in `target`."""
+    import mlx.core as mx  # noqa: PLC0415  (training does without)
+
+    weights = mx.load(str(full))
+    assert isinstance(weights, dict)
+    for name in [name for name, values in weights.items() if values.ndim == 2]:
+        parts = mx.quantize(weights.pop(name), group_size=GROUP_SIZE, bits=BITS)
+        stem = name.removesuffix("weight")
+        weights.update(zip((name, f"{stem}scales", f"{stem}biases"), parts, strict=True))
+    mx.save_safetensors(str(target / HEAD_FILE), weights, metadata={"format": "mlx"})
+
+
 def mean(begin: Path, end: Path, share: float) -> None:
     """Replace the weights in the checkpoint `end`, whose optimizers begin anew."""
     import torch  # noqa: PLC0415
@@ -161,11 +176,16 @@ def main() -> None:
     quantizing = actions.add_parser("quantize")
     quantizing.add_argument("full", type=Path)
     quantizing.add_argument("--to", type=Path, required=True)
+    heading = actions.add_parser("head")
+    heading.add_argument("full", type=Path)
+    heading.add_argument("--to", type=Path, required=True)
     options = parser.parse_args()
     if options.action == "mean":
         mean(options.begin, options.end, options.share)
     elif options.action == "start":
         print(f"step {start(options.folder, options.work, options.stage)}")
+    elif options.action == "head":
+        quantize_head(options.full, options.to)
     else:
         quantize(options.full, options.to)
 
