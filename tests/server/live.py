@@ -80,12 +80,15 @@ class LiveServer:
         """The server-sent events that answer a request."""
         return parse_events(self.post(path, body | {"stream": True}).text)
 
+    def connect(self) -> socket.socket:
+        port = int(self.url.rpartition(":")[2])
+        return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
     def dial(self, path: str, body: Any) -> socket.socket:
         """Sends a request and leaves the connection open."""
         content = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
-        port = int(self.url.rpartition(":")[2])
-        connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        connection = self.connect()
         connection.sendall(head.encode() + content)
         return connection
 

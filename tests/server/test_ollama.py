@@ -182,17 +182,6 @@ def test_clients_can_check_that_the_server_runs(live: LiveServer) -> None:
     assert live.client.request("HEAD", "/api/tags").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"), [("POST", "/api/sing", 404), ("GET", "/api/chat", 405)]
-)
-def test_unknown_paths_have_ollamas_errors(
-    live: LiveServer, method: str, path: str, status: int
-) -> None:
-    response = live.client.request(method, path)
-    assert response.status_code == status
-    assert list(response.json()) == ["error"]
-
-
 def test_only_a_newline_ends_a_line_of_json() -> None:
     text = "a\x85b\u2028c\u2029d\N{GRINNING FACE}"
     (line,) = json_line({"response": text}).decode().splitlines()

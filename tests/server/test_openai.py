@@ -341,18 +341,6 @@ def test_a_prompt_that_does_not_fit_has_openais_code(live: LiveServer) -> None:
         assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/v1/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/v1/models", 405)],
-)
-def test_unknown_paths_below_v1_have_openais_errors(
-    live: LiveServer, method: str, path: str, status: int
-) -> None:
-    response = live.client.request(method, path)
-    assert response.status_code == status
-    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
-
-
 def test_there_is_one_openai_model(live: LiveServer) -> None:
     for path in ("/v1/models", "/models"):
         (entry,) = live.get(path).json()["data"]

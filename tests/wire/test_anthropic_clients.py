@@ -5,7 +5,6 @@ import json
 import sys
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.server.live import LiveServer
@@ -197,12 +196,6 @@ def test_errors_have_anthropics_form(
     assert (answer.status_code, error["type"]) == (400, "error")
     assert error["error"]["type"] == "invalid_request_error"
     assert sentence in error["error"]["message"]
-
-
-def test_an_unknown_path_has_anthropics_form_too(parrot: LiveServer) -> None:
-    answer: httpx2.Response = parrot.post("/v1/messages/batches", {})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "not_found_error"
 
 
 def test_claude_codes_first_turn(parrot: LiveServer) -> None:
