@@ -20,6 +20,10 @@ def receive(turn: Turn) -> str:
     return "".join(event.text for event in turn)
 
 
+def said_in(conversation: Conversation) -> list[str]:
+    return [message["content"] for message in conversation.messages]
+
+
 @pytest.fixture
 def real(tiny_model_dir: Path) -> Iterator[Conversation]:
     """A conversation with a tiny model, whose answers never end by themselves."""
@@ -33,9 +37,7 @@ def test_turns_are_kept(start: Start) -> None:
     conversation = Conversation(start(engine), Options(), system="Be brief.")
     assert receive(conversation.ask("Hello?")) == "Hi."
     assert receive(conversation.ask("Done?")) == "Bye."
-    assert [message["content"] for message in conversation.messages] == [
-        "Be brief.", "Hello?", "Hi.", "Done?", "Bye.",
-    ]  # fmt: skip
+    assert said_in(conversation) == ["Be brief.", "Hello?", "Hi.", "Done?", "Bye."]
     assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
     assert len(conversation.stats) == 2
 
@@ -91,7 +93,7 @@ def test_a_conversation_that_the_template_refuses_loses_nothing(
         patch.setattr(engine.tokenizer, "render_chat", refuse)
         with pytest.raises(InvalidRequestError, match="template"):
             receive(conversation.ask("Done?"))
-    assert [message["content"] for message in conversation.messages] == ["Hello?", "Hi."]
+    assert said_in(conversation) == ["Hello?", "Hi."]
     assert receive(conversation.ask("Done?")) == "Bye."
     assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
 
@@ -105,8 +107,7 @@ def test_retry_replaces_the_last_answer(start: Start) -> None:
     receive(conversation.ask("B?"))
     assert receive(conversation.retry()) == "three"
     assert engine.prompts[2] == engine.prompts[1]
-    said = [message["content"] for message in conversation.messages]
-    assert said == ["A?", "one", "B?", "three"]
+    assert said_in(conversation) == ["A?", "one", "B?", "three"]
 
 
 def test_retry_after_a_new_system_message_and_after_loading(start: Start) -> None:
@@ -117,17 +118,16 @@ def test_retry_after_a_new_system_message_and_after_loading(start: Start) -> Non
     assert receive(conversation.retry()) == "two"
     conversation.go_on_from(list(conversation.messages))
     assert receive(conversation.retry()) == "three"
-    said = [message["content"] for message in conversation.messages]
-    assert said == ["Be brief.", "A?", "three"]
+    assert said_in(conversation) == ["Be brief.", "A?", "three"]
 
 
 def test_reset_and_system(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     receive(conversation.ask("A?"))
     conversation.set_system("Be long.")
-    assert [message["content"] for message in conversation.messages] == ["Be long.", "A?", "OK"]
+    assert said_in(conversation) == ["Be long.", "A?", "OK"]
     conversation.reset()
-    assert [message["content"] for message in conversation.messages] == ["Be long."]
+    assert said_in(conversation) == ["Be long."]
     assert conversation.stats == []
 
 

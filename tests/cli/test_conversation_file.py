@@ -24,20 +24,13 @@ SAVED = SavedConversation(
     [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Hi."}],
     Options(max_tokens=None, sampling=Sampling(0.5, seed=1), stop=("x",), drafter="none"),
 )
-STRICT = SavedConversation(
-    "ember",
-    [],
-    Options(
-        sampling=Sampling(
-            repetition_penalty=1.1,
-            logit_bias=((3, -1.5),),
-            presence_penalty=0.5,
-            frequency_penalty=-0.5,
-        ),
-        drafter="model",
-        exact=True,
-    ),
+PENALIZED = Sampling(
+    repetition_penalty=1.1,
+    logit_bias=((3, -1.5),),
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
 )
+STRICT = SavedConversation("ember", [], Options(sampling=PENALIZED, drafter="model", exact=True))
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -94,35 +87,33 @@ def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     assert notes.read_text() == "precious"
 
 
+SETTINGS = {
+    "max_tokens": 5,
+    "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "seed": None},
+    "stop": [],
+    "drafter": "auto",
+    "num_draft_tokens": 4,
+}
+
+
 def content(**changes: Any) -> dict[str, Any]:
     whole = {
         "format": "akunu-py conversation",
         "version": 1,
         "model": "ember",
         "messages": [{"role": "user", "content": "A?"}],
-        "settings": {
-            "max_tokens": 5,
-            "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "seed": None},
-            "stop": [],
-            "drafter": "auto",
-            "num_draft_tokens": 4,
-        },
+        "settings": SETTINGS,
     }
     return whole | changes
 
 
-def test_the_format_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "talk.json"
-    path.write_text(json.dumps(content()))
-    assert load_conversation(path) == SavedConversation(
-        "ember", [{"role": "user", "content": "A?"}], Options(max_tokens=5, num_draft_tokens=4)
-    )
-
-
-def test_a_drafter_that_is_gone_becomes_auto(tmp_path: Path) -> None:
-    path = tmp_path / "talk.json"
-    path.write_text(json.dumps(content(settings=content()["settings"] | {"drafter": "llama-mod"})))
-    assert load_conversation(path).options.drafter == "auto"
+def test_the_format_is_kept_and_a_drafter_that_is_gone_becomes_auto(tmp_path: Path) -> None:
+    path, options = tmp_path / "talk.json", Options(max_tokens=5, num_draft_tokens=4)
+    for drafter in ("auto", "llama-mod"):
+        path.write_text(json.dumps(content(settings=SETTINGS | {"drafter": drafter})))
+        assert load_conversation(path) == SavedConversation(
+            "ember", [{"role": "user", "content": "A?"}], options
+        )
 
 
 @pytest.mark.parametrize(
@@ -132,27 +123,27 @@ def test_a_drafter_that_is_gone_becomes_auto(tmp_path: Path) -> None:
         ("[" * 100_000, "not JSON"),
         ("[]", "another program"),
         ('{"messages": []}', "another program"),
-        (json.dumps(content(version=2)), "another version"),
-        (json.dumps(content(messages=None)), "damaged"),
-        (json.dumps(content(messages=[{"role": "root", "content": ""}])), "a message of 'root'"),
-        (json.dumps(content(messages=[{"role": "user", "content": 1}])), "damaged"),
-        (json.dumps(content(messages=[{"role": "user", "content": "\ud800"}])), "damaged"),
-        (json.dumps(content(settings={})), "damaged"),
-        (json.dumps(content(settings=content()["settings"] | {"max_tokens": -3})), "not -3"),
         *(
-            (
-                json.dumps(content(settings=content()["settings"] | {"sampling": sampling})),
-                "too large",
+            (json.dumps(content(**changes)), reason)
+            for changes, reason in (
+                ({"version": 2}, "another version"),
+                ({"messages": None}, "damaged"),
+                ({"messages": [{"role": "root", "content": ""}]}, "a message of 'root'"),
+                ({"messages": [{"role": "user", "content": 1}]}, "damaged"),
+                ({"messages": [{"role": "user", "content": "\ud800"}]}, "damaged"),
+                ({"settings": {}}, "damaged"),
+                ({"settings": SETTINGS | {"max_tokens": -3}}, "not -3"),
+                ({"settings": SETTINGS | {"max_tokens": "9"}}, "instead of int"),
+                ({"settings": SETTINGS | {"sampling": {"temperature": 10**400}}}, "too large"),
+                (
+                    {"settings": SETTINGS | {"sampling": {"logit_bias": [[5, 10**400]]}}},
+                    "too large",
+                ),
+                (
+                    {"settings": SETTINGS | {"sampling": {"presence_penalty": -(10**400)}}},
+                    "too large",
+                ),
             )
-            for sampling in (
-                {"temperature": 10**400},
-                {"logit_bias": [[5, 10**400]]},
-                {"presence_penalty": -(10**400)},
-            )
-        ),
-        (
-            json.dumps(content(settings=content()["settings"] | {"max_tokens": "9"})),
-            "instead of int",
         ),
     ],
 )

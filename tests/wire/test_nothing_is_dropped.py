@@ -183,7 +183,11 @@ LONG = "word " * 20_000
 def test_litellm_recognises_a_context_overflow(
     live: LiveServer, path: str, body: dict[str, Any]
 ) -> None:
-    error = live.post(path, body).json()["error"]
+    for streams in (False, True):
+        response = live.post(path, body | {"stream": streams})
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert path == "/completion" or error["code"] == "context_length_exceeded"
     assert "exceeds the available context size" in error["message"]
     assert "This model's maximum context length is" in error["message"]
     assert error["type"] == "exceed_context_size_error"

@@ -5,7 +5,6 @@ predictions) and Twinny 3 (`fim-dialects.ts`).
 """
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,29 +75,6 @@ def test_twinnys_own_layout_of_a_gap_is_not_put_into_a_template(live: LiveServer
     path, body = BODIES["Twinny fills a gap"]
     raw = lines(live, path, body | {"raw": True, "stream": False})[0]
     assert lines(live, path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
-
-
-def test_continue_learns_the_context_and_whether_gaps_can_be_filled(live: LiveServer) -> None:
-    shown = live.post("/api/show", {"name": "ember"}).json()
-    for line in shown["parameters"].split("\n"):
-        assert re.match(r'^(\S+)\s+((?:".*")|\S+)$', line)
-    assert "num_ctx 2048" in shown["parameters"]
-    assert ".Suffix" in shown["template"]
-
-
-def test_continue_can_raise_an_error(live: LiveServer) -> None:
-    body = {"model": "ember", "prompt": "words " * 4096, "stream": True}
-    response = live.post("/api/generate", body)
-    assert response.status_code == 400
-    assert "context" in response.json()["error"]
-
-
-def test_zed_lists_models(live: LiveServer) -> None:
-    for model in live.get("/api/tags").json()["models"]:
-        assert isinstance(model["size"], int)
-        assert all(isinstance(model[key], str) for key in ("name", "modified_at", "digest"))
-        for key in ("format", "family", "parameter_size", "quantization_level"):
-            assert isinstance(model["details"][key], str)
 
 
 GREEDY = {"num_predict": 8, "temperature": 0}
