@@ -80,6 +80,16 @@ class LiveServer:
         """The server-sent events that answer a request."""
         return parse_events(self.post(path, body | {"stream": True}).text)
 
+    def named_events(self, path: str, body: Any) -> list[dict[str, Any]]:
+        """The events that answer a request, where each has its type twice."""
+        text = self.post(path, body | {"stream": True}).text
+        found: list[dict[str, Any]] = []
+        for entry in text.strip().split("\n\n"):
+            name, _, data = entry.partition("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {found[-1]['type']}"
+        return found
+
     def connect(self) -> socket.socket:
         port = int(self.url.rpartition(":")[2])
         return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)

@@ -30,21 +30,12 @@ def body(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def ask(server: LiveServer, asked: dict[str, Any]) -> dict[str, Any]:
-    answer = server.post("/v1/messages", asked, **{"anthropic-version": "2023-06-01"})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
+    found: dict[str, Any] = server.ask("/v1/messages", asked)
     return found
 
 
 def stream(server: LiveServer, asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events; each has its type twice."""
-    text = server.post("/v1/messages?beta=true", asked | {"stream": True}).text
-    events = []
-    for entry in text.strip().split("\n\n"):
-        name, _, data = entry.partition("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
+    return server.named_events("/v1/messages?beta=true", asked)
 
 
 def assembled(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
