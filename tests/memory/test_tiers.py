@@ -161,24 +161,13 @@ def asked(
     return draft
 
 
-def test_an_answer_to_another_prompt_is_drafted_again() -> None:
-    memory, drafter = Memory(remembers=True), AutoDrafter()
-    asked(memory, drafter, PROMPT, ANSWER)
-    draft = asked(memory, drafter, [1, 2, 3, *ANSWER[:20]])
-    assert draft.tokens == tuple(ANSWER[20:28])
-    assert draft.source == "recall"
-
-
-def test_the_answer_to_the_same_prompt_is_drafted_again() -> None:
+def test_an_answer_is_drafted_again_by_every_drafter() -> None:
     memory, drafter = Memory(remembers=True), AutoDrafter()
     asked(memory, drafter, PROMPT, ANSWER)
     assert asked(memory, drafter, PROMPT).tokens == tuple(ANSWER[:8])
-
-
-def test_drafters_share_what_they_have_ended() -> None:
-    memory = Memory(remembers=True)
-    asked(memory, AutoDrafter(), PROMPT, ANSWER)
-    assert asked(memory, AutoDrafter(), [1, *ANSWER[:20]]).tokens == tuple(ANSWER[20:28])
+    for other in (drafter, AutoDrafter()):
+        draft = asked(memory, other, [1, 2, 3, *ANSWER[:20]])
+        assert (draft.tokens, draft.source) == (tuple(ANSWER[20:28]), "recall")
 
 
 def test_projects_and_users_without_memory_share_nothing() -> None:

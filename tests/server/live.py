@@ -80,6 +80,12 @@ class LiveServer:
         """The server-sent events that answer a request."""
         return parse_events(self.post(path, body | {"stream": True}).text)
 
+    def lines(self, path: str, body: Any) -> list[Any]:
+        """The lines of JSON that answer a request."""
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return [json.loads(line) for line in response.text.splitlines()]
+
     def named_events(self, path: str, body: Any) -> list[dict[str, Any]]:
         """The events that answer a request, where each has its type twice."""
         text = self.post(path, body | {"stream": True}).text
@@ -110,6 +116,8 @@ class LiveServer:
 
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""
+        while self.service.worker.queue_depth or self.service.processing:
+            pass
         while self.worker.call(lambda _: bool(self.worker.scheduler.running)):
             pass
         self.get("/health")  # the event loop takes one thing after another

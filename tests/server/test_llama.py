@@ -93,9 +93,10 @@ def test_stops_end_the_text(live: LiveServer) -> None:
 def test_speculation_can_be_turned_off(live: LiveServer) -> None:
     body = {"prompt": "one two one two one two one", "n_predict": 40}
     texts = set()
-    named = ("num_draft_tokens", "speculative.n_max")
-    for off in (*({name: 0} for name in named), {"speculative": {"n_max": 0}}):
-        answer = ask(live, **body, **off)
+    for name, off in (
+        ("num_draft_tokens", 0), ("speculative.n_max", 0), ("speculative", {"n_max": 0}),
+    ):  # fmt: skip
+        answer = ask(live, **body, **{name: off})
         assert "draft_n" not in answer["timings"]
         texts.add(answer["content"])
     drafted = ask(live, **body, num_draft_tokens=4)

@@ -24,10 +24,7 @@ def ask(live: LiveServer, **fields: Any) -> Any:
 
 
 def stream(live: LiveServer, **fields: Any) -> list[Any]:
-    response = live.post(PATH, {"model": "tiny", "prompt": "hello", "options": GREEDY} | fields)
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"] == "application/x-ndjson"
-    return [json.loads(line) for line in response.text.splitlines()]
+    return live.lines(PATH, {"model": "tiny", "prompt": "hello", "options": GREEDY} | fields)
 
 
 def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
@@ -46,6 +43,8 @@ def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
 
 def test_streams_unless_told_otherwise(live: LiveServer) -> None:
     *parts, last = stream(live)
+    kind = live.post(PATH, {"prompt": "hello", "options": GREEDY}).headers["content-type"]
+    assert kind == "application/x-ndjson"
     whole = ask(live)
     assert "".join(part["response"] for part in parts) == whole["response"]
     assert all(part["done"] is False and part["created_at"] for part in parts)
@@ -205,7 +204,7 @@ def test_an_answer_is_a_message_of_the_assistants(live: LiveServer) -> None:
     assert answer["message"]["content"]
     assert (answer["done"], answer["done_reason"], answer["eval_count"]) == (True, "length", 6)
     body = {"model": "tiny", "messages": [QUESTION], "options": GREEDY}
-    *parts, last = [json.loads(line) for line in live.post(CHAT, body).text.splitlines()]
+    *parts, last = live.lines(CHAT, body)
     said = "".join(part["message"]["content"] for part in parts)
     assert said == answer["message"]["content"]
     assert (last["done"], last["message"]["content"], last["eval_count"]) == (True, "", 6)
@@ -245,8 +244,7 @@ def message(parrot: LiveServer, says: str, **fields: Any) -> Any:
 
 
 def streamed(parrot: LiveServer, says: str, **fields: Any) -> list[Any]:
-    lines = parrot.post(CHAT, body(says, **fields)).text.splitlines()
-    return [json.loads(line) for line in lines]
+    return parrot.lines(CHAT, body(says, **fields))
 
 
 def test_a_call_has_its_arguments_as_an_object(parrot: LiveServer) -> None:

@@ -183,13 +183,6 @@ def crowded(tiny_model_dir: Path) -> Iterator[LiveServer]:
         yield server
 
 
-def settle(live: LiveServer) -> None:
-    """Returns once the server is idle."""
-    live.settle()
-    while live.service.worker.queue_depth or live.service.processing:
-        live.settle()
-
-
 def streams() -> int:
     """How many event streams are alive in this process."""
     gc.collect()
@@ -199,10 +192,10 @@ def streams() -> int:
 def test_many_clients_get_their_answers_and_leave_nothing_behind(crowded: LiveServer) -> None:
     load = Load(crowded.url, tokens=TOKENS)
     visits = load.plan(REQUESTS)
-    settle(crowded)
+    crowded.settle()
     before, held = crowded.service.metrics.answers, streams()
     outcome = load.run(visits, CLIENTS)
-    settle(crowded)
+    crowded.settle()
     assert (outcome.wrong, outcome.failed) == ([], [])
     assert outcome.requests == REQUESTS
     assert outcome.answered > 0

@@ -73,7 +73,7 @@ def test_ollamas_logprobs(live: LiveServer) -> None:
     assert "".join(each["token"] for each in whole["logprobs"]) == whole["response"]
     for each in whole["logprobs"]:
         assert each["top_logprobs"][0]["token"] == each["token"]
-    lines = map(json.loads, live.post("/api/generate", body).text.splitlines())
+    lines = live.lines("/api/generate", body)
     streamed = [each["token"] for line in lines for each in line.get("logprobs", [])]
     assert streamed == [each["token"] for each in whole["logprobs"]]
 
@@ -100,8 +100,7 @@ def test_progress_is_reported_while_the_prompt_is_read(live: LiveServer) -> None
     asked |= {"timings_per_token": True}
     turns = {"messages": [{"role": "user", "content": "Hi, it is progress"}]}
     for path, prompt in (("/completion", {"prompt": "progress"}), ("/v1/chat/completions", turns)):
-        text = live.post(path, asked | prompt).text
-        parts = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        parts = live.events(path, asked | prompt)
         reports = [part for part in parts if "prompt_progress" in part]
         assert reports == parts[: len(reports)]
         told = [report["prompt_progress"] for report in reports]

@@ -4,7 +4,6 @@ Bodies as of Continue 1.2 (`core/llm/llms/Ollama.ts`), Zed 0.2xx (`crates/ollama
 predictions) and Twinny 3 (`fim-dialects.ts`).
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +14,6 @@ from tests.server.live import LiveServer
 
 PREFIX = "def mean(values):\n    total = "
 SUFFIX = "\n    return total / len(values)\n"
-
-
-def lines(live: LiveServer, path: str, body: Any) -> list[Any]:
-    response = live.post(path, body)
-    assert response.status_code == 200, response.text
-    return [json.loads(line) for line in response.text.split("\n") if line.strip()]
 
 
 FILL = f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>"
@@ -61,7 +54,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("client", BODIES)
 def test_every_line_has_what_clients_read(live: LiveServer, client: str) -> None:
     path, body = BODIES[client]
-    *parts, last = lines(live, path, body)
+    *parts, last = live.lines(path, body)
     assert [part["done"] for part in parts] == [False] * len(parts)
     assert (last["done"], last["prompt_eval_count"] > 0, last["eval_count"] > 0) == (True,) * 3
     for line in (*parts, last):
@@ -73,8 +66,8 @@ def test_every_line_has_what_clients_read(live: LiveServer, client: str) -> None
 
 def test_twinnys_own_layout_of_a_gap_is_not_put_into_a_template(live: LiveServer) -> None:
     path, body = BODIES["Twinny fills a gap"]
-    raw = lines(live, path, body | {"raw": True, "stream": False})[0]
-    assert lines(live, path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
+    raw = live.lines(path, body | {"raw": True, "stream": False})[0]
+    assert live.lines(path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
 
 
 GREEDY = {"num_predict": 8, "temperature": 0}
