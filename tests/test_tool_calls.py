@@ -216,8 +216,8 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
 
     links = {f"d{number}": link(number) for number in range(7)} | {"d7": {"type": "string"}}
     named = {"a": {"$ref": "#/$defs/d0"}}
-    given = tool(properties=named, required=["a"], **{"$defs": links})
-    begin(family_engine(family), given).parser().feed("<tool_call>\n<function=f>")
+    schema: dict[str, Any] = {"properties": named, "required": ["a"], "$defs": links}
+    begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
