@@ -1,17 +1,12 @@
-"""Random schemas of tools, and calls of them by a model that says random tokens.
-
-`python -m tests.random_calls NUMBER` checks that many schemas for each of the main families.
-"""
+"""Random schemas of tools, and calls of them by a model that says random tokens."""
 
 import json
 import random
 import re
 import string
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import akunu_py
@@ -175,17 +170,3 @@ def _value(rng: random.Random, depth: int) -> dict[str, Any]:  # noqa: PLR0911  
         items = _value(rng, depth - 1)
         return {"type": "array", "items": items, "minItems": least, "maxItems": least + 2}
     return _object(rng, depth - 1)
-
-
-def main() -> None:
-    """Checks the main families."""
-    number = int(sys.argv[1])
-    for family in MAIN:
-        with TemporaryDirectory() as folder:
-            engine = engine_of(family, Path(folder) / "tiny")
-            drafted = sum(check_call(engine, seed).stats.accepted for seed in range(number))
-        print(f"{family}: {number} calls are valid; {drafted} tokens were drafted")
-
-
-if __name__ == "__main__":
-    main()

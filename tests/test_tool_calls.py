@@ -13,8 +13,9 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.prompt import encode_references
-from akunu_py.sampling.constraint import ConstraintFactory
+from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.server.conversation import ChatJob, Tools
+from akunu_py.text.answer_parser import Part
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY
 
@@ -31,22 +32,35 @@ def test_every_call_is_valid(family_engine: Any, family: str) -> None:
     assert sum(completion.stats.accepted for completion in completions) > 0
 
 
-WRITE = {
-    "type": "function",
-    "function": {
-        "name": "write_file",
-        "parameters": {
-            "type": "object",
-            "properties": {"path": {"type": "string"}, "mode": {"enum": ["a", "w"]}},
-            "required": ["path", "mode"],
-        },
-    },
-}
+def tool(name: str = "f", **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+WRITE = tool(
+    "write_file",
+    type="object",
+    properties={"path": {"type": "string"}, "mode": {"enum": ["a", "w"]}},
+    required=["path", "mode"],
+)
 
 
 def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> ChatJob:
     options = Options(grammar=changes.pop("grammar", None))
     return ChatJob.begin(engine.tokenizer, MESSAGES, options, Tools(tools, **changes), {})
+
+
+def constraint_of(engine: Engine, job: ChatJob, steps: int) -> Constraint:
+    assert job.options.grammar is not None
+    return ConstraintFactory(engine.tokenizer, VOCABULARY).make(job.options.grammar, steps)
+
+
+def answer(engine: Engine, job: ChatJob, sampling: Sampling, tokens: int) -> tuple[str, Part]:
+    """How an answer to a job ends, and its parts as one."""
+    options = replace(job.options, sampling=sampling, max_tokens=tokens)
+    completion = engine.generate(str(job.prompt), options)
+    parser = job.parser()
+    found = joined(parser.feed(completion.text) + parser.finish())
+    return completion.finish_reason, found
 
 
 @pytest.mark.parametrize(
@@ -60,21 +74,15 @@ def begin(engine: Engine, *tools: dict[str, Any], **changes: Any) -> ChatJob:
 )
 def test_what_a_call_begins_with_is_drafted(family_engine: Any, family: str, skeleton: str) -> None:
     engine = family_engine(family)
-    job = begin(engine, WRITE, must_call=True)
-    grammar = job.options.grammar
-    assert grammar is not None
-    constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 10)
+    constraint = constraint_of(engine, begin(engine, WRITE, must_call=True), 10)
     draft = steer(constraint, NO_DRAFT, 100)
     assert (draft.source, engine.tokenizer.decode(draft.tokens)) == (FORCED, skeleton)
 
 
 def test_an_optional_text_may_be_null_or_a_text(family_engine: Any) -> None:
-    engine = family_engine("qwen3_coder")
-    schema = {"type": "object", "properties": {"s": {"type": ["string", "null"]}}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    parser = begin(engine, tool, must_call=True).parser()
+    optional = tool(type="object", properties={"s": {"type": ["string", "null"]}})
     for said, meant in (("null", None), ("nullify", "nullify"), ("5", "5"), ("", "")):
-        parser = begin(engine, tool, must_call=True).parser()
+        parser = begin(family_engine("qwen3_coder"), optional, must_call=True).parser()
         parts = parser.feed(f"\n<function=f>\n<parameter=s>\n{said}\n</parameter>\n</function>\n")
         assert joined(parts).calls[0].input == {"s": meant}
 
@@ -91,13 +99,12 @@ def test_an_optional_text_may_be_null_or_a_text(family_engine: Any) -> None:
 def test_what_cannot_be_followed_is_refused_if_it_has_to_be(
     family_engine: Any, family: str, name: str, schema: dict[str, Any]
 ) -> None:
-    function = {"name": name, "parameters": schema}
-    tool = {"type": "function", "function": function}
+    given = tool(name, **schema)
     with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), tool, must_call=True)
+        begin(family_engine(family), given, must_call=True)
     with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), {"type": "function", "function": function | {"strict": True}})
-    begin(family_engine(family), tool)
+        begin(family_engine(family), given | {"function": given["function"] | {"strict": True}})
+    begin(family_engine(family), given)
 
 
 @pytest.mark.parametrize("opening", ["<", "{"])
@@ -108,14 +115,11 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
     job = begin(engine, WRITE, grammar=Grammar.json_schema(schema), one_call=True)
     (wanted,) = engine.tokenizer.encode_plain(opening)
     sampling = Sampling(temperature=1.0, seed=1, logit_bias=((wanted, 30.0),))
-    options = replace(job.options, sampling=sampling, max_tokens=200)
-    text = engine.generate(str(job.prompt), options).text
-    parser = job.parser()
-    answer = joined(parser.feed(text) + parser.finish())
+    _, found = answer(engine, job, sampling, 200)
     if opening == "<":
-        assert [call.name for call in answer.calls] == ["write_file"]
+        assert [call.name for call in found.calls] == ["write_file"]
     else:
-        assert abs(json.loads(answer.content)["n"]) < 10**18
+        assert abs(json.loads(found.content)["n"]) < 10**18
 
 
 @pytest.mark.parametrize(
@@ -138,11 +142,10 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
 def test_values_that_a_layout_cannot_follow_are_refused(
     family_engine: Any, family: str, value: dict[str, Any]
 ) -> None:
-    schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    given = tool(type="object", properties={"a": value}, required=["a"])
     with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), tool, must_call=True)
-    begin(family_engine(family), tool)
+        begin(family_engine(family), given, must_call=True)
+    begin(family_engine(family), given)
 
 
 @pytest.mark.parametrize(
@@ -159,9 +162,8 @@ def test_arguments_that_a_layout_cannot_follow_are_refused(
     family_engine: Any, family: str, demand: dict[str, Any]
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema | demand}}
     with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), tool, must_call=True)
+        begin(family_engine(family), tool(**schema | demand), must_call=True)
 
 
 @pytest.mark.parametrize(
@@ -174,16 +176,10 @@ def test_arguments_that_a_layout_cannot_follow_are_refused(
 )
 def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str, Any]) -> None:
     engine = family_engine("gemma4")
-    schema = {"type": "object", "properties": {"a": value}, "required": ["a"]}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    job = begin(engine, tool, must_call=True, one_call=True)
-    found = set()
-    for seed in range(3):
-        options = replace(job.options, sampling=Sampling(1.0, seed=seed))
-        completion = engine.generate(str(job.prompt), replace(options, max_tokens=90))
-        parser = job.parser()
-        (call,) = joined(parser.feed(completion.text) + parser.finish()).calls
-        found.add(call.input["a"])
+    given = tool(type="object", properties={"a": value}, required=["a"])
+    job = begin(engine, given, must_call=True, one_call=True)
+    answers = [answer(engine, job, Sampling(1.0, seed=seed), 90)[1] for seed in range(3)]
+    found = {call.input["a"] for (call,) in (one.calls for one in answers)}
     assert found <= {1, 0, "foo", "bar"}
 
 
@@ -191,9 +187,8 @@ def test_a_required_name_without_a_schema_has_that_of_additional_properties(
     family_engine: Any,
 ) -> None:
     engine = family_engine("qwen3_coder")
-    schema = {"type": "object", "required": ["a"], "additionalProperties": {"enum": [7]}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    job = begin(engine, tool, must_call=True, one_call=True)
+    given = tool(type="object", required=["a"], additionalProperties={"enum": [7]})
+    job = begin(engine, given, must_call=True, one_call=True)
     completion = engine.generate(str(job.prompt), job.options)
     assert "<parameter=a>\n7\n</parameter>" in completion.text
 
@@ -203,13 +198,10 @@ def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family
     engine = family_engine(family)
     tools = [{"type": "function", "function": {"name": name}} for name in ("first", "second")]
     job = begin(engine, *tools, must_call=True)
-    options = replace(job.options, sampling=Sampling(1.0, seed=2), max_tokens=200)
-    completion = engine.generate(str(job.prompt), options)
-    parser = job.parser()
-    found = joined(parser.feed(completion.text) + parser.finish())
+    finish, found = answer(engine, job, Sampling(1.0, seed=2), 200)
     assert found.calls
     assert {call.name for call in found.calls} <= {"first", "second"}
-    assert completion.finish_reason == "length" or not found.content
+    assert finish == "length" or not found.content
 
 
 @pytest.mark.parametrize("family", ["gemma4", "qwen3_coder", "hermes"])
@@ -223,9 +215,9 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
         return {"anyOf": ways} if union else {"type": "object", "properties": named}
 
     links = {f"d{number}": link(number) for number in range(7)} | {"d7": {"type": "string"}}
-    schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"], "$defs": links}
-    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    begin(family_engine(family), tool).parser().feed("<tool_call>\n<function=f>")
+    named = {"a": {"$ref": "#/$defs/d0"}}
+    schema: dict[str, Any] = {"properties": named, "required": ["a"], "$defs": links}
+    begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -239,8 +231,6 @@ def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: s
     (call,) = format_.read_calls(inner, [WRITE])
     assert (call.name, call.input) == ("write_file", {"path": "x", "mode": "a"})
     (tokens,) = encode_references(engine.tokenizer, (), 100, [sample])
-    grammar = job.options.grammar
-    assert grammar is not None
-    constraint = ConstraintFactory(engine.tokenizer, VOCABULARY).make(grammar, 0)
+    constraint = constraint_of(engine, job, 0)
     if family != "gemma4":  # its quotes are control tokens, which the tiny model does not have
         assert constraint.extend(0, tokens) >= len(tokens) - 1

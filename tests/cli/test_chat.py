@@ -1,8 +1,11 @@
-"""A conversation from a pipe and on a terminal, with a scripted engine."""
+"""A conversation from a pipe and on a terminal, with a scripted engine.
+
+A chat on a terminal first offers requests to try, or describes the user's own model in one line.
+"""
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,88 +13,76 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import PipeInput
 
 from akunu_py.__main__ import main
+from akunu_py.cli import terminal
 from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
+from akunu_py.cli.parser import parse
 from akunu_py.cli.screen import Screen
-from akunu_py.cli.settings import ChatSettings
-from akunu_py.cli.terminal import TerminalScreen
-from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
+from akunu_py.cli.terminal import EXAMPLES, TerminalScreen, describe_model
+from akunu_py.engine import Engine
+from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.options import Options
+from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
+from tests.planning.curves import FLAT, LINEAR
 
 Start = Callable[[FakeEngine], EngineWorker]
+Talk = Callable[..., list[str]]
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 
 
-def talk_on_terminal(worker: EngineWorker, *typed_before: str) -> Conversation:
-    history = InMemoryHistory(typed_before)
-    screen = TerminalScreen(worker.loading, ChatSettings(quiet=True), history)
+def said_in(worker: EngineWorker, screen: Screen) -> list[str]:
+    """What is said in a chat on a screen."""
     conversation = Conversation(worker, Options(), progress=screen.progress)
     Chat(conversation, screen).run()
-    return conversation
-
-
-def talk_through_pipe(
-    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> Conversation:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(said)))
-    screen = Screen(worker.loading)
-    conversation = Conversation(worker, Options(), progress=screen.progress)
-    Chat(conversation, screen).run()
-    return conversation
-
-
-def said_in(conversation: Conversation) -> list[str]:
     return [message["content"] for message in conversation.messages]
 
 
 class TestPipe:
-    def test_one_turn_per_line(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        worker = start(FakeEngine("Hi.\n", "Bye."))
-        conversation = talk_through_pipe(worker, monkeypatch, b"Hello?\r\n\n  \nDone?")
-        assert said_in(conversation) == ["Hello?", "Hi.\n", "Done?", "Bye."]
-        printed = capsys.readouterr()
-        assert printed.out == "Hi.\nBye.\n"
-        assert printed.err == "It is only a fake.\n"
+    @pytest.fixture
+    def talk(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> Talk:
+        """What is said in a chat with an engine that reads these bytes."""
 
-    def test_a_backslash_continues_the_turn(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        said = b"\\\n\nEdit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\"
-        conversation = talk_through_pipe(start(FakeEngine()), monkeypatch, said)
-        assert said_in(conversation)[::2] == ["Edit:\ndef f():\n\n    pass", "Thanks\\"]
+        def talk(engine: FakeEngine, read: bytes) -> list[str]:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(read)))
+            worker = start(engine)
+            return said_in(worker, Screen(worker.loading))
+
+        return talk
+
+    def test_one_turn_per_line(self, talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+        said = talk(FakeEngine("Hi.\n", "Bye."), b"Hello?\r\n\n  \nDone?")
+        assert said == ["Hello?", "Hi.\n", "Done?", "Bye."]
+        assert capsys.readouterr() == ("Hi.\nBye.\n", "It is only a fake.\n")
+
+    def test_a_backslash_continues_the_turn(self, talk: Talk) -> None:
+        said = talk(FakeEngine(), b"\\\n\nEdit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\")
+        assert said[::2] == ["Edit:\ndef f():\n\n    pass", "Thanks\\"]
 
     def test_commands_reply_on_standard_error(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, talk: Talk, capsys: pytest.CaptureFixture[str]
     ) -> None:
         engine = FakeEngine()
-        talk_through_pipe(start(engine), monkeypatch, b"/max-tokens 3\nHello?\n/quit\nnever said\n")
+        talk(engine, b"/max-tokens 3\nHello?\n/quit\nnever said\n")
         assert engine.options[0].max_tokens == 3
         printed = capsys.readouterr()
         assert printed.out == "OK\n"
         assert "up to 3 tokens" in printed.err
 
     @pytest.mark.parametrize(
-        ("said", "sentence"),
+        ("read", "error", "sentence"),
         [
-            (b"/unknown", "no command /unknown"),
-            (b"Hello?\ncaf\xe9", "Line 2 of standard input is not valid UTF-8"),
+            (b"/unknown", InvalidRequestError, "no command /unknown"),
+            (b"Hi\ncaf\xe9", InvalidRequestError, "Line 2 of standard input is not valid UTF-8"),
+            (b"a question that is long", ContextOverflowError, "/reset starts again"),
         ],
     )
     def test_an_input_that_cannot_be_served_ends_it(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch, said: bytes, sentence: str
+        self, talk: Talk, read: bytes, error: type[Exception], sentence: str
     ) -> None:
-        with pytest.raises(InvalidRequestError, match=sentence):
-            talk_through_pipe(start(FakeEngine()), monkeypatch, said)
-
-    def test_a_full_context_ends_it_and_names_a_remedy(
-        self, start: Start, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with pytest.raises(ContextOverflowError, match="/reset starts again"):
-            talk_through_pipe(start(FakeEngine(context=9)), monkeypatch, b"a long question")
+        with pytest.raises(error, match=sentence):
+            talk(FakeEngine(context=20), read)
 
     def test_it_ends_with_the_models_error(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -102,14 +93,31 @@ class TestPipe:
         assert main(["chat", "--adapter-path", str(tmp_path / "a")]) == 2
         assert "There is no adapter folder" in capsys.readouterr().err
 
+    def test_it_is_not_greeted(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"/quit\n")))
+        assert main(["chat"]) == 0
+        assert capsys.readouterr() == ("", "")
+
+
+@pytest.fixture
+def talk(start: Start, keys: PipeInput) -> Talk:
+    """What is said in a chat with an engine on a terminal where these keys are pressed."""
+
+    def talk(engine: FakeEngine, typed: str, *words: str, earlier: Sequence[str] = ()) -> list[str]:
+        keys.send_text(typed)
+        worker, settings = start(engine), parse(["chat", *(words or ["--quiet"])]).settings
+        screen = TerminalScreen(worker.loading, settings, InMemoryHistory(earlier))
+        return said_in(worker, screen)
+
+    return talk
+
 
 class TestTerminal:
-    def test_a_conversation(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        keys.send_text("Hello?\rDone?\r\x04")
-        conversation = talk_on_terminal(start(FakeEngine("Hi.", "Bye.")))
-        assert said_in(conversation) == ["Hello?", "Hi.", "Done?", "Bye."]
+    def test_a_conversation(self, talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+        said = talk(FakeEngine("Hi.", "Bye."), "Hello?\rDone?\r\x04")
+        assert said == ["Hello?", "Hi.", "Done?", "Bye."]
         shown = capsys.readouterr().out
         assert "It is only a fake." in shown
         assert "Hi.\n3 tokens · 1.50 tokens per pass · 100% of drafts accepted" in shown
@@ -117,41 +125,36 @@ class TestTerminal:
     @pytest.mark.parametrize(
         "typed", ["one\\\rtwo\r", "one\x1b\rtwo\r", f"{PASTE_BEGINS}one\ntwo\n{PASTE_ENDS}\r"]
     )
-    def test_several_lines(self, start: Start, keys: PipeInput, typed: str) -> None:
-        keys.send_text(f"{typed}\x04")
-        assert said_in(talk_on_terminal(start(FakeEngine())))[0] == "one\ntwo"
+    def test_several_lines(self, talk: Talk, typed: str) -> None:
+        assert talk(FakeEngine(), f"{typed}\x04")[0] == "one\ntwo"
 
-    def test_empty_lines_are_ignored(self, start: Start, keys: PipeInput) -> None:
-        keys.send_text("\r  \r\x03Hello?\x03\x03/quit\r")
-        assert said_in(talk_on_terminal(start(FakeEngine()))) == []
+    def test_empty_lines_are_ignored(self, talk: Talk) -> None:
+        assert talk(FakeEngine(), "\r  \r\x03Hello?\x03\x03/quit\r") == []
 
-    def test_the_search_of_the_history_keeps_its_keys(self, start: Start, keys: PipeInput) -> None:
-        keys.send_text("\x12rename\r\r\x04")  # Ctrl-R
-        assert said_in(talk_on_terminal(start(FakeEngine()), "rename x to y"))[0] == "rename x to y"
+    def test_the_search_of_the_history_keeps_its_keys(self, talk: Talk) -> None:
+        ctrl_r = "\x12"
+        said = talk(FakeEngine(), f"{ctrl_r}rename\r\r\x04", earlier=["rename x to y"])
+        assert said[0] == "rename x to y"
 
     def test_commands_and_mistakes_keep_the_session(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+        self, talk: Talk, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        keys.send_text("/rest\r/max-tokens 5\rHello?\r/quit\r")
-        conversation = talk_on_terminal(start(FakeEngine()))
-        assert said_in(conversation) == ["Hello?", "OK"]
+        said = talk(FakeEngine(), "/rest\r/max-tokens 5\rHello?\r/quit\r")
+        assert said == ["Hello?", "OK"]
         shown = capsys.readouterr().out
         assert "did you mean /reset?" in shown
         assert "up to 5 tokens" in shown
 
     def test_a_file_of_no_user_and_a_damaged_one_keep_the_session(
-        self, start: Start, keys: PipeInput, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         saved = tmp_path / "saved.json"
-        keys.send_text(f"/save {saved}\r\x04")
-        talk_on_terminal(start(FakeEngine()))
+        talk(FakeEngine(), f"/save {saved}\r\x04")
         damaged = saved.read_text().replace('"temperature": 0.0', f'"temperature": {10**400}')
         saved.write_text(damaged)
-        keys.send_text(
-            f"Hello?\r/save ~nosuchuser/x\r/load ~nosuchuser/x\r/load {saved}\rAgain?\r\x04"
-        )
-        conversation = talk_on_terminal(start(FakeEngine()))
-        assert said_in(conversation) == ["Hello?", "OK", "Again?", "OK"]
+        lost = "/save ~nosuchuser/x\r/load ~nosuchuser/x\r"
+        said = talk(FakeEngine(), f"Hello?\r{lost}/load {saved}\rAgain?\r\x04")
+        assert said == ["Hello?", "OK", "Again?", "OK"]
         shown = capsys.readouterr().out
         assert "could not be saved to ~nosuchuser/x: No such file or directory." in shown
         assert "~nosuchuser/x cannot be read: No such file or directory." in shown
@@ -159,50 +162,35 @@ class TestTerminal:
 
     @pytest.mark.parametrize("presses", [1, 2])
     def test_ctrl_c_stops_the_answer_and_keeps_it(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str], presses: int
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], presses: int
     ) -> None:
-        keys.send_text("Go on.\rAnd?\r\x04")
-        conversation = talk_on_terminal(start(FakeEngine(ENDLESS, interrupts=presses)))
-        assert said_in(conversation) == ["Go on.", ENDLESS, "And?", "OK"]
+        said = talk(FakeEngine(ENDLESS, interrupts=presses), "Go on.\rAnd?\r\x04")
+        assert said == ["Go on.", ENDLESS, "And?", "OK"]
         assert "interrupted" in capsys.readouterr().out
 
     def test_ctrl_c_before_the_first_token(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+        self, talk: Talk, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        keys.send_text("Go on.\r\x04")
-        assert said_in(talk_on_terminal(start(FakeEngine(SILENT, interrupts=1)))) == []
+        assert talk(FakeEngine(SILENT, interrupts=1), "Go on.\r\x04") == []
         assert "the question is not kept" in capsys.readouterr().out
 
     def test_a_full_context_is_reported_and_reset_helps(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str]
+        self, talk: Talk, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        keys.send_text("Hello?\rA rather long question?\r/reset\rShort?\r\x04")
-        conversation = talk_on_terminal(start(FakeEngine(context=40)))
-        assert said_in(conversation) == ["Short?", "OK"]
+        typed = "Hello?\rA rather long question?\r/reset\rShort?\r\x04"
+        assert talk(FakeEngine(context=40), typed) == ["Short?", "OK"]
         assert "The prompt does not fit. /reset starts again." in capsys.readouterr().out
 
     def test_an_answer_cannot_control_the_terminal(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-        keys.send_text("Hello?\r\x04")
-        talk_on_terminal(start(FakeEngine("\x1b]0;owned\x07")))
+        talk(FakeEngine("\x1b]0;owned\x07"), "Hello?\r\x04")
         assert "␛]0;owned␇" in capsys.readouterr().out
 
-    def test_a_model_that_does_not_load_ends_the_prompt(self, keys: PipeInput) -> None:
-        def load() -> None:
-            raise ModelLoadError("It does not load.")
-
-        worker = EngineWorker(load)  # type: ignore[arg-type]
-        with pytest.raises(ModelLoadError):
-            talk_on_terminal(worker)
-        worker.close()
-
     def test_a_failing_device_keeps_the_session(
-        self, start: Start, keys: PipeInput, capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         engine = FakeEngine()
 
         def fail(*_: object, **__: object) -> None:
@@ -210,7 +198,75 @@ class TestTerminal:
             raise RuntimeError("out of memory")
 
         monkeypatch.setattr(engine.tokenizer, "render_chat", fail)
-        keys.send_text("Hello?\rAgain?\r\x04")
-        conversation = talk_on_terminal(start(engine))
-        assert said_in(conversation) == ["Again?", "OK"]
+        assert talk(engine, "Hello?\rAgain?\r\x04") == ["Again?", "OK"]
         assert "MLX failed (out of memory)" in capsys.readouterr().out
+
+
+class TestGreeting:
+    def test_tab_takes_one_example_after_the_other(
+        self, talk: Talk, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        said = talk(FakeEngine(), "\t\r\t\t\r/te\t\x03\x04", "--model", "ember")
+        assert said == [EXAMPLES[0], "OK", EXAMPLES[2], "OK"]
+        shown = capsys.readouterr().out
+        assert shown.startswith("ember is a small model")
+        assert all(f"  {example}\n" in shown for example in EXAMPLES)
+        assert max(map(len, shown.splitlines()[:5])) < 80
+
+    def test_a_narrow_terminal_breaks_examples_between_words(
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(terminal, "columns_of", lambda _: 46)
+        talk(FakeEngine(), "\x04", "--model", "ember")
+        shown = capsys.readouterr().out
+        assert "  Rename `x` to `total` in: def f(x): return x\n  + 1\n" in shown
+
+    @pytest.mark.parametrize("words", [["--quiet"], ["--quiet", "--model", "a/b"]])
+    def test_without_a_greeting_tab_takes_nothing(
+        self,
+        talk: Talk,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        words: list[str],
+    ) -> None:
+        monkeypatch.setattr(terminal, "describe_model", lambda *_: "a line about the model")
+        assert talk(FakeEngine("Hi."), "\t\rHello?\r\x04", *words) == ["Hello?", "Hi."]
+        assert "ember" not in (shown := capsys.readouterr().out)
+        assert "a line about" not in shown
+
+    @pytest.mark.parametrize("words", [["--model", "a/b"], ["--adapter-path", "lora"]])
+    def test_the_line_about_the_model_is_shown_once_and_before_the_answer(
+        self,
+        talk: Talk,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        words: list[str],
+    ) -> None:
+        monkeypatch.setattr(terminal, "describe_model", lambda *_: "a line about the model")
+        talk(FakeEngine("Hi.", "Bye."), "Hello?\rAgain?\r\x04", *words)
+        shown = capsys.readouterr().out
+        assert shown.count("a line about the model") == 1
+        assert shown.index("a line about the model") < shown.index("Hi.")
+
+    @pytest.mark.parametrize(
+        ("options", "curve", "drafting"),
+        [
+            (Options(), FLAT, "drafting pays from "),
+            (Options(), LINEAR, "drafting does not pay here"),
+            (Options(drafter="none"), None, "drafting is off"),
+            (Options(num_draft_tokens=4), None, "up to 4 draft tokens per round"),
+        ],
+    )
+    def test_the_line_has_name_size_context_and_drafting(
+        self,
+        shared_engine: Engine,
+        monkeypatch: pytest.MonkeyPatch,
+        options: Options,
+        curve: CostCurve | None,
+        drafting: str,
+    ) -> None:
+        monkeypatch.setattr(shared_engine.speculation, "cost_curve", curve)
+        line = describe_model(shared_engine, options)
+        assert line.startswith("tiny · 337K parameters, 1 MiB · context 1,024 tokens · ")
+        assert drafting in line
+        assert "\n" not in line

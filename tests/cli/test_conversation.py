@@ -1,14 +1,28 @@
-"""What a conversation keeps, and that it computes nothing twice."""
+"""What a conversation keeps, and that it computes nothing twice; saving and loading: completely or
+not at all, and never over another file."""
 
+import errno
+import json
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import akunu_py
-from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.options import Options
+from akunu_py.cli.conversation import (
+    Conversation,
+    SavedConversation,
+    Turn,
+    load_conversation,
+    save_conversation,
+)
+from akunu_py.errors import ContextOverflowError, InvalidRequestError, SessionFileError
+from akunu_py.options import Options, Sampling
 from akunu_py.round import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
@@ -18,6 +32,10 @@ Start = Callable[[FakeEngine], EngineWorker]
 
 def receive(turn: Turn) -> str:
     return "".join(event.text for event in turn)
+
+
+def said_in(conversation: Conversation) -> list[str]:
+    return [message["content"] for message in conversation.messages]
 
 
 @pytest.fixture
@@ -33,9 +51,7 @@ def test_turns_are_kept(start: Start) -> None:
     conversation = Conversation(start(engine), Options(), system="Be brief.")
     assert receive(conversation.ask("Hello?")) == "Hi."
     assert receive(conversation.ask("Done?")) == "Bye."
-    assert [message["content"] for message in conversation.messages] == [
-        "Be brief.", "Hello?", "Hi.", "Done?", "Bye.",
-    ]  # fmt: skip
+    assert said_in(conversation) == ["Be brief.", "Hello?", "Hi.", "Done?", "Bye."]
     assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
     assert len(conversation.stats) == 2
 
@@ -91,7 +107,7 @@ def test_a_conversation_that_the_template_refuses_loses_nothing(
         patch.setattr(engine.tokenizer, "render_chat", refuse)
         with pytest.raises(InvalidRequestError, match="template"):
             receive(conversation.ask("Done?"))
-    assert [message["content"] for message in conversation.messages] == ["Hello?", "Hi."]
+    assert said_in(conversation) == ["Hello?", "Hi."]
     assert receive(conversation.ask("Done?")) == "Bye."
     assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
 
@@ -105,8 +121,7 @@ def test_retry_replaces_the_last_answer(start: Start) -> None:
     receive(conversation.ask("B?"))
     assert receive(conversation.retry()) == "three"
     assert engine.prompts[2] == engine.prompts[1]
-    said = [message["content"] for message in conversation.messages]
-    assert said == ["A?", "one", "B?", "three"]
+    assert said_in(conversation) == ["A?", "one", "B?", "three"]
 
 
 def test_retry_after_a_new_system_message_and_after_loading(start: Start) -> None:
@@ -117,17 +132,16 @@ def test_retry_after_a_new_system_message_and_after_loading(start: Start) -> Non
     assert receive(conversation.retry()) == "two"
     conversation.go_on_from(list(conversation.messages))
     assert receive(conversation.retry()) == "three"
-    said = [message["content"] for message in conversation.messages]
-    assert said == ["Be brief.", "A?", "three"]
+    assert said_in(conversation) == ["Be brief.", "A?", "three"]
 
 
 def test_reset_and_system(start: Start) -> None:
     conversation = Conversation(start(FakeEngine()), Options(), system="Be brief.")
     receive(conversation.ask("A?"))
     conversation.set_system("Be long.")
-    assert [message["content"] for message in conversation.messages] == ["Be long.", "A?", "OK"]
+    assert said_in(conversation) == ["Be long.", "A?", "OK"]
     conversation.reset()
-    assert [message["content"] for message in conversation.messages] == ["Be long."]
+    assert said_in(conversation) == ["Be long."]
     assert conversation.stats == []
 
 
@@ -155,3 +169,169 @@ def test_the_cached_prefix_is_not_computed_twice_after_an_interruption(real: Con
     third = real.retry()
     receive(third)
     assert third.stats.cached_tokens == third.stats.prompt_tokens - 1
+
+
+SAVED = SavedConversation(
+    "ember",
+    [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Hi."}],
+    Options(max_tokens=None, sampling=Sampling(0.5, seed=1), stop=("x",), drafter="none"),
+)
+PENALIZED = Sampling(
+    repetition_penalty=1.1,
+    logit_bias=((3, -1.5),),
+    presence_penalty=0.5,
+    frequency_penalty=-0.5,
+)
+STRICT = SavedConversation("ember", [], Options(sampling=PENALIZED, drafter="model", exact=True))
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    save_conversation(file, SavedConversation("other", []))
+    save_conversation(file, SAVED)
+    assert load_conversation(file) == SAVED
+    save_conversation(file, STRICT)
+    assert load_conversation(file) == STRICT
+    assert os.listdir(tmp_path) == ["talk.json"]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "talk.json")
+    save_conversation(tmp_path / "link.json", SAVED)
+    assert (tmp_path / "link.json").is_symlink()
+    assert load_conversation(tmp_path / "talk.json") == SAVED
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "talk.json"
+    save_conversation(file, SAVED)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SessionFileError, match=r"talk.json: No space left on device\.$"):
+        save_conversation(file, SavedConversation("other", []))
+    assert load_conversation(file) == SAVED
+    assert os.listdir(tmp_path) == ["talk.json"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_device() -> None:
+    with pytest.raises(SessionFileError, match="No space left"):
+        save_conversation(Path("/dev/full"), SAVED)
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(SessionFileError, match="No such file"):
+        save_conversation(tmp_path / "no" / "talk.json", SAVED)
+    with pytest.raises(SessionFileError, match="Is a directory"):
+        save_conversation(tmp_path, SAVED)
+
+
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("precious")
+    with pytest.raises(SessionFileError, match="another name"):
+        save_conversation(notes, SAVED)
+    assert notes.read_text() == "precious"
+
+
+SETTINGS = {
+    "max_tokens": 5,
+    "sampling": {"temperature": 0, "top_p": 1, "top_k": 0, "min_p": 0, "seed": None},
+    "stop": [],
+    "drafter": "auto",
+    "num_draft_tokens": 4,
+}
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    whole = {
+        "format": "akunu-py conversation",
+        "version": 1,
+        "model": "ember",
+        "messages": [{"role": "user", "content": "A?"}],
+        "settings": SETTINGS,
+    }
+    return whole | changes
+
+
+def test_the_format_is_kept_and_a_drafter_that_is_gone_becomes_auto(tmp_path: Path) -> None:
+    path, options = tmp_path / "talk.json", Options(max_tokens=5, num_draft_tokens=4)
+    for drafter in ("auto", "llama-mod"):
+        path.write_text(json.dumps(content(settings=SETTINGS | {"drafter": drafter})))
+        assert load_conversation(path) == SavedConversation(
+            "ember", [{"role": "user", "content": "A?"}], options
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not json", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "another program"),
+        ('{"messages": []}', "another program"),
+        *(
+            (json.dumps(content(**changes)), reason)
+            for changes, reason in (
+                ({"version": 2}, "another version"),
+                ({"messages": None}, "damaged"),
+                ({"messages": [{"role": "root", "content": ""}]}, "a message of 'root'"),
+                ({"messages": [{"role": "user", "content": 1}]}, "damaged"),
+                ({"messages": [{"role": "user", "content": "\ud800"}]}, "damaged"),
+                ({"settings": {}}, "damaged"),
+                ({"settings": SETTINGS | {"max_tokens": -3}}, "not -3"),
+                ({"settings": SETTINGS | {"max_tokens": "9"}}, "instead of int"),
+                ({"settings": SETTINGS | {"sampling": {"temperature": 10**400}}}, "too large"),
+                (
+                    {"settings": SETTINGS | {"sampling": {"logit_bias": [[5, 10**400]]}}},
+                    "too large",
+                ),
+                (
+                    {"settings": SETTINGS | {"sampling": {"presence_penalty": -(10**400)}}},
+                    "too large",
+                ),
+            )
+        ),
+    ],
+)
+def test_a_file_that_is_not_a_conversation_is_refused_in_one_sentence(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(text)
+    with pytest.raises(SessionFileError, match="holds no saved conversation") as refusal:
+        load_conversation(path)
+    assert reason in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_bytes_that_are_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SessionFileError, match="not JSON in UTF-8"):
+        load_conversation(path)
+    with pytest.raises(SessionFileError, match="cannot be read"):
+        load_conversation(tmp_path / "none.json")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=40)
+@given(key=st.sampled_from(sorted(content())), value=json_values)
+def test_any_damage_is_a_session_file_error(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.json"
+    path.write_text(json.dumps(content(**{key: value})))
+    with suppress(SessionFileError):
+        load_conversation(path)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,39 +14,38 @@ from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.planning.curves import LINEAR, STEPPED
 
-
-def costs_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, curve: CostCurve, *, load: float = 0.0
-) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
+Doctor = Callable[..., str]
 
 
-def test_it_reports_everything_and_ends_with_the_payoff(
+@pytest.fixture
+def doctor(
     tiny_model_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    costs_are(monkeypatch, tmp_path, STEPPED)
-    assert main(["doctor", "--model", str(tiny_model_dir)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+) -> Doctor:
+    """Runs the command on a machine whose costs are given, and returns what it prints."""
+
+    def run(curve: CostCurve, *words: str, load: float = 0.0) -> str:
+        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+        monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
+        assert main(["doctor", "--model", str(tiny_model_dir), *words]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_it_reports_everything_and_ends_with_the_payoff(doctor: Doctor) -> None:
+    lines = doctor(STEPPED).splitlines()
     names = [line.split()[0] for line in lines if line[:1].strip()]
     assert names[:6] == ["device", "memory", "blas", "software", "model", "weights"]
     assert {"cost", "settings"} <= set(names)
     assert lines[-1].startswith("Drafting pays here from 10% acceptance, with ")
 
 
-def test_it_advises_against_drafting_if_it_does_not_pay(
-    tiny_model_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    costs_are(monkeypatch, tmp_path, LINEAR)
-    assert main(["doctor", "--json", "--model", str(tiny_model_dir)]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_it_advises_against_drafting_if_it_does_not_pay(doctor: Doctor) -> None:
+    found = json.loads(doctor(LINEAR, "--json"))
     assert found["recommended"]["drafter"] == "none"
     assert not found["payoff"]["most_drafts"]
     assert "does not pay" in found["payoff"]["sentence"]
@@ -53,36 +53,35 @@ def test_it_advises_against_drafting_if_it_does_not_pay(
     assert CostCurve.from_json(found["curve"]).levels == LINEAR.levels
 
 
-def test_costs_of_a_busy_machine_lead_to_no_verdict(
-    tiny_model_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    costs_are(monkeypatch, tmp_path, STEPPED, load=100.0)
-    assert main(["doctor", "--model", str(tiny_model_dir)]) == 0
-    said = capsys.readouterr().out
+def test_costs_of_a_busy_machine_lead_to_no_verdict(doctor: Doctor) -> None:
+    said = doctor(STEPPED, load=100.0)
     assert "too busy to be trusted" in said
     assert "told when the machine is idle" in said
     assert "Drafting pays" not in said
 
 
+def test_a_busy_machine_is_named_and_nothing_is_claimed(doctor: Doctor) -> None:
+    falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (2, 0.02), (33, 0.001))),))
+    found = json.loads(doctor(falling, "--json"))
+    assert "curve" not in found
+    assert "busy" in found["costs_unknown"]
+    assert found["recommended"]["drafter"] == "auto"
+
+
 class TestReport:
     @pytest.fixture(autouse=True)
-    def _short(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        costs_are(monkeypatch, tmp_path, STEPPED)
+    def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(device_report, "_PROMPTS", 1)
         monkeypatch.setattr(device_report, "_WORKLOADS", ("edit",))
         for name in ("_IDENTITY_TOKENS", "_SPEEDUP_TOKENS"):
             monkeypatch.setattr(device_report, name, range(4, 9))
 
     def test_it_writes_figures_and_neither_paths_nor_prompts(
-        self, tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, doctor: Doctor, tiny_model_dir: Path, tmp_path: Path
     ) -> None:
-        words = ["doctor", "--model", str(tiny_model_dir), "--report", str(tmp_path / "mac.md")]
-        assert main(words) == 0
+        printed = doctor(STEPPED, "--report", str(tmp_path / "mac.md"))
         written = [(tmp_path / f"mac{suffix}").read_text() for suffix in (".md", ".json")]
-        assert capsys.readouterr().out.strip() == written[0].strip()
+        assert printed.strip() == written[0].strip()
         found = json.loads(written[1])
         assert found["complete"]
         assert found["model"]["name"] == tiny_model_dir.name
@@ -97,7 +96,7 @@ class TestReport:
             assert "Rename" not in text
 
     def test_an_interrupt_leaves_what_was_found(
-        self, tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def find(_engine: object, index: int, *_: object) -> list[object]:
             if index == 3:
@@ -105,8 +104,7 @@ class TestReport:
             return []
 
         monkeypatch.setattr(device_report, "find_differences", find)
-        words = ["doctor", "--model", str(tiny_model_dir), "--report", str(tmp_path / "mac")]
-        assert main(words) == 0
+        doctor(STEPPED, "--report", str(tmp_path / "mac"))
         found = json.loads((tmp_path / "mac.json").read_text())
         assert not found["complete"]
         assert found["identity"]["prompts"] == 3
@@ -114,31 +112,18 @@ class TestReport:
         assert CostCurve.from_json(found["curve"]).levels == STEPPED.levels
         assert "interrupted" in (tmp_path / "mac.md").read_text()
 
-    def test_a_folder_that_does_not_exist_is_refused_at_once(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    @pytest.mark.parametrize(
+        ("path", "sentence"),
+        [("missing/mac", "no folder"), (".", "is a folder"), ("/", "is a folder")],
+    )
+    def test_a_report_that_cannot_be_written_is_refused_at_once(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        path: str,
+        sentence: str,
     ) -> None:
-        path = tmp_path / "missing" / "mac"
-        assert main(["doctor", "--model", str(tmp_path), "--report", str(path)]) == 2
-        assert "no folder" in capsys.readouterr().err
-
-    @pytest.mark.parametrize("path", [".", "/"])
-    def test_a_folder_alone_is_refused_at_once(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
-    ) -> None:
+        monkeypatch.chdir(tmp_path)
         assert main(["doctor", "--model", str(tmp_path), "--report", path]) == 2
-        assert "is a folder" in capsys.readouterr().err
-
-
-def test_a_busy_machine_is_named_and_nothing_is_claimed(
-    tiny_model_dir: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (2, 0.02), (33, 0.001))),))
-    costs_are(monkeypatch, tmp_path, falling)
-    assert main(["doctor", "--json", "--model", str(tiny_model_dir)]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert "curve" not in found
-    assert "busy" in found["costs_unknown"]
-    assert found["recommended"]["drafter"] == "auto"
+        assert sentence in capsys.readouterr().err

@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from akunu_py.__main__ import main
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 
+Answer = Callable[..., dict[str, Any]]
 STATS = {
     "target_calls",
     "target_tokens",
@@ -35,26 +38,30 @@ def model(tiny_model_dir: Path) -> tuple[str, str]:
     return "--model", str(tiny_model_dir)
 
 
-def type_in(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(content)))
+@pytest.fixture
+def answer(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Answer:
+    """Runs the command with `--json`, which prints one line and nothing else."""
+
+    def run(*words: str) -> dict[str, Any]:
+        assert main(["generate", *words, "--json", *model]) == 0
+        printed = capsys.readouterr()
+        assert (printed.out.count("\n"), printed.err) == (1, "")
+        found: dict[str, Any] = json.loads(printed.out)
+        return found
+
+    return run
 
 
-def test_json_is_one_object_and_the_only_output(
-    model: tuple[str, str], engine: Engine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["generate", "-p", "def f(", "-m", "8", "--json", *model]) == 0
-    printed = capsys.readouterr()
-    answer = json.loads(printed.out)
+def test_json_is_one_object(answer: Answer, engine: Engine) -> None:
+    found = answer("-p", "def f(", "-m", "8")
     expected = engine.generate("def f(", Options(max_tokens=8))
-    assert printed.out.count("\n") == 1
-    assert answer["token_ids"] == expected.token_ids
-    assert answer["text"] == expected.text
-    assert answer["model"] == "tiny"
-    assert answer["prompt_tokens"] == 6
-    assert answer["generated_tokens"] == len(expected.token_ids)
-    assert answer["finish_reason"] == expected.finish_reason
-    assert set(answer["stats"]) >= STATS
-    assert printed.err == ""
+    assert found["token_ids"] == expected.token_ids
+    assert found["text"] == expected.text
+    assert found["model"] == "tiny"
+    assert found["prompt_tokens"] == 6
+    assert found["generated_tokens"] == len(expected.token_ids)
+    assert found["finish_reason"] == expected.finish_reason
+    assert set(found["stats"]) >= STATS
 
 
 def test_the_text_is_the_engines(
@@ -69,58 +76,42 @@ def test_the_text_is_the_engines(
     assert "peak memory" in prompt
 
 
-def test_prompt_from_standard_input(
-    model: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_prompt_from_standard_input(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = "déf f(\n".encode()
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(typed)))
+    assert answer("-p", "-", "-m", "4")["prompt_tokens"] == len(typed)
+
+
+def test_zero_tokens(
+    answer: Answer,
+    model: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    type_in(monkeypatch, "déf f(\n".encode())
-    assert main(["generate", "-p", "-", "-m", "4", "--json", *model]) == 0
-    assert json.loads(capsys.readouterr().out)["prompt_tokens"] == len("déf f(\n".encode())
-
-
-def test_zero_tokens(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "-p", "x", "--max-tokens", "0", "--json", *model]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["text"], answer["token_ids"], answer["finish_reason"]) == ("", [], "length")
+    found = answer("-p", "x", "--max-tokens", "0")
+    assert (found["text"], found["token_ids"], found["finish_reason"]) == ("", [], "length")
     assert main(["generate", "-p", "x", "--max-tokens", "0", *model]) == 0
     assert capsys.readouterr().out == ""
 
 
-def test_chat_applies_the_chat_template(
-    model: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["generate", "--chat", "-p", "hello", "-m", "1", "--json", *model]
-    assert main(words) == 0
-    plain = json.loads(capsys.readouterr().out)["prompt_tokens"]
-    assert main([*words, "--system-prompt", "be brief"]) == 0
-    assert json.loads(capsys.readouterr().out)["prompt_tokens"] > plain > len("hello")
+def test_chat_applies_the_chat_template(answer: Answer) -> None:
+    words = ("--chat", "-p", "hello", "-m", "1")
+    plain, with_system, begun = (
+        answer(*words, *more)["prompt_tokens"]
+        for more in ((), ("--system-prompt", "be brief"), ("--prefill-response", "well, "))
+    )
+    assert with_system > plain > len("hello")
+    assert begun == plain + len("well, ")
 
 
-def test_an_answer_goes_on_from_its_beginning(
-    model: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = []
-    for beginning in ([], ["--prefill-response", "well, "]):
-        words = ["generate", "--chat", "-p", "hello", *beginning, "-m", "1", "--json", *model]
-        assert main(words) == 0
-        asked.append(json.loads(capsys.readouterr().out)["prompt_tokens"])
-    assert asked[1] == asked[0] + len("well, ")
+def test_a_prompt_is_kept_in_a_file(answer: Answer, tmp_path: Path) -> None:
+    words = ("-p", "def f(" * 9, "-m", "2", "--prompt-cache-file", str(tmp_path / "prompt"))
+    first, again = (answer(*words)["stats"]["cached_tokens"] for _ in range(2))
+    assert first == 0 < again
 
 
-def test_a_prompt_is_kept_in_a_file(
-    model: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = str(tmp_path / "prompt")
-    cached = []
-    for _ in range(2):
-        words = ["generate", "-p", "def f(" * 9, "-m", "2", "--json", "--prompt-cache-file", file]
-        assert main([*words, *model]) == 0
-        cached.append(json.loads(capsys.readouterr().out)["stats"]["cached_tokens"])
-    assert cached[0] == 0 < cached[1]
-
-
-def test_a_suffix_fills_a_gap(model: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "-p", "ab", "--suffix", "cd", "-m", "2", "--json", *model]) == 0
-    assert json.loads(capsys.readouterr().out)["prompt_tokens"] == len("ab" + "cd") + 3
+def test_a_suffix_fills_a_gap(answer: Answer) -> None:
+    found = answer("-p", "ab", "--suffix", "cd", "-m", "2")
+    assert found["prompt_tokens"] == len("ab" + "cd") + 3
 
 
 @pytest.mark.parametrize(

@@ -30,19 +30,25 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]
     return run
 
 
-def test_our_errors_are_one_sentence(
-    ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("error", "code", "shown"),
+    [
+        (ModelLoadError("It does not load."), 2, "akunu-py: It does not load.\n"),
+        (ModelLoadError("No \x1b[2J\x9b2J."), 2, "akunu-py: No ␛[2J\ufffd2J.\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=["our errors are one sentence", "which cannot control the terminal",
+         "interruptions are quiet"],
+)  # fmt: skip
+def test_it_ends_with_a_code_and_a_sentence(
+    ends_with: Callable[[BaseException], int],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    shown: str,
 ) -> None:
-    assert ends_with(ModelLoadError("It does not load.")) == 2
-    assert capsys.readouterr().err == "akunu-py: It does not load.\n"
-
-
-def test_an_error_cannot_control_the_terminal(
-    ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    ends_with(ModelLoadError("There is no \x1b[2J\x9b2J."))
-    assert "\x1b" not in (shown := capsys.readouterr().err)
-    assert "\x9b" not in shown
+    assert ends_with(error) == code
+    assert capsys.readouterr() == ("", shown)
 
 
 def test_defects_say_how_to_debug_them(
@@ -56,13 +62,6 @@ def test_defects_say_how_to_debug_them(
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
     assert ends_with(RuntimeError("on fire")) == 1
     assert "Traceback" in capsys.readouterr().err
-
-
-def test_interruptions_are_quiet(
-    ends_with: Callable[[BaseException], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ends_with(KeyboardInterrupt()) == 130
-    assert capsys.readouterr() == ("", "")
 
 
 def akunu(*words: str, stdin: bytes = b"", stdout: int = subprocess.PIPE) -> tuple[int, str, str]:

@@ -42,26 +42,23 @@ def test_control_characters_become_symbols() -> None:
     assert printable("a\x1b[31mb\x07\x7f\x9b\r\n") == "a␛[31mb␇␡\ufffd\n"
 
 
-def test_a_terminal_gets_marked_drafts_and_no_control_characters() -> None:
-    stream = Terminal()
-    writer = AnswerWriter(stream, show_drafts=True)
-    writer.write([Piece("a", False), Piece("b\x1b", True), Piece("c", True), Piece("", False)])
+PIECES = [Piece("a", False), Piece("b\x1b", True), Piece("c\r\n", True), Piece("", False)]
+
+
+@pytest.mark.parametrize(
+    ("stream", "show_drafts", "shown"),
+    [
+        (Terminal(), True, "a\x1b[32mb␛c\n\x1b[0m"),
+        (Terminal(), False, "ab␛c\n"),
+        (StringIO(), True, "ab\x1bc\r\n"),
+    ],
+    ids=["drafts are marked", "unless they are not to be", "a pipe gets the text unchanged"],
+)
+def test_an_answer(stream: StringIO, show_drafts: bool, shown: str) -> None:
+    writer = AnswerWriter(stream, show_drafts=show_drafts)
+    writer.write(PIECES)
     writer.end_line()
-    assert stream.getvalue() == "a\x1b[32mb␛c\x1b[0m\n"
-
-
-def test_drafts_are_not_marked_unless_asked_for() -> None:
-    stream = Terminal()
-    AnswerWriter(stream).write([Piece("a", True)])
-    assert stream.getvalue() == "a"
-
-
-def test_a_pipe_gets_the_text_unchanged() -> None:
-    stream = StringIO()
-    writer = AnswerWriter(stream, show_drafts=True)
-    writer.write([Piece("a\x0c\r\n", True)])
-    writer.end_line()
-    assert stream.getvalue() == "a\x0c\r\n"
+    assert stream.getvalue() == shown
 
 
 def test_only_an_open_line_is_ended() -> None:
@@ -95,35 +92,33 @@ def test_a_chat_breaks_lines_between_words_only(text: str, columns: int, size: i
         assert len(line) <= columns or " " not in line.strip() or line.startswith("    ")
 
 
-def test_a_chat_leaves_lines_of_code_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "```python\nlonger than the line\n```\n\n    indented as well\n"
-    assert shown_on(10, [Piece(part, False) for part in code], monkeypatch) == code
-    assert shown_on(10, [Piece(f"{code}some words more", True)], monkeypatch) == (
-        f"{code}some words\nmore\n"
-    )
+@pytest.mark.parametrize(
+    ("columns", "said", "shown"),
+    [
+        (12, "```x = 1``` it is\nand this is prose", "```x = 1```\nit is\nand this is\nprose\n"),
+        (4, "xxx❤\ufe0f b", "xxx❤\ufe0f\nb\n"),
+        (6, "a 日本語です", "a 日本\n語です\n"),
+    ],
+    ids=["code in a line of prose opens no fence", "no break within a character",
+         "wide characters take two columns"],
+)  # fmt: skip
+def test_where_lines_are_broken(
+    columns: int, said: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shown_on(columns, [Piece(said, False)], monkeypatch) == shown
 
 
-FENCES = [
-    "1. Run:\n\n   ```bash\n   a b c d e f\n   ```\n",
-    "~~~\na b c d e f\n```\ng h i j k\n~~~\n",
-]
-
-
-@pytest.mark.parametrize("code", FENCES)
-def test_code_is_known_by_any_fence(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```python\nlonger than the line\n```\n\n    indented as well\n",
+        "1. Run:\n\n   ```bash\n   a b c d e f\n   ```\n",
+        "~~~\na b c d e f\n```\ng h i j k\n~~~\n",
+    ],
+)
+def test_lines_of_code_are_left_as_they_are(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown_on(9, [Piece(part, False) for part in code], monkeypatch) == code
-    assert shown_on(9, [Piece(f"{code}a b c d e f", False)], monkeypatch) == f"{code}a b c d e\nf\n"
-
-
-def test_code_in_a_line_of_prose_opens_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = "```x = 1``` it is\nand this is prose"
-    assert shown_on(12, [Piece(said, False)], monkeypatch) == (
-        "```x = 1```\nit is\nand this is\nprose\n"
-    )
-
-
-def test_no_break_within_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown_on(4, [Piece("xxx❤\ufe0f b", False)], monkeypatch) == "xxx❤\ufe0f\nb\n"
+    assert shown_on(9, [Piece(f"{code}a b c d e f", True)], monkeypatch) == f"{code}a b c d e\nf\n"
 
 
 def test_what_was_written_before_an_interrupt_is_not_repeated() -> None:
@@ -145,21 +140,18 @@ def test_notices_keep_their_lines_and_break_at_columns() -> None:
     assert wrapped("a b", None) == "a b"
 
 
-def test_wide_characters_take_two_columns_and_wait_for_no_space(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("columns", "pieces", "shown"),
+    [(40, [Piece("日本語です", False)], "日本語で"), (10, [Piece("x", False)] * 25, "x" * 20)],
+    ids=["wide characters wait for no space", "nor does a word longer than the line"],
+)
+def test_what_is_shown_before_a_line_ends(
+    columns: int, pieces: list[Piece], shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown_on(6, [Piece("a 日本語です", False)], monkeypatch) == "a 日本\n語です\n"
-    monkeypatch.setattr(render, "columns_of", lambda _: 40)
+    monkeypatch.setattr(render, "columns_of", lambda _: columns)
     stream = Terminal()
-    AnswerWriter(stream, wrap=True).write([Piece("日本語です", False)])
-    assert stream.getvalue() == "日本語で"
-
-
-def test_a_word_longer_than_the_line_is_shown_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "columns_of", lambda _: 10)
-    stream = Terminal()
-    AnswerWriter(stream, wrap=True).write([Piece("x", False)] * 25)
-    assert stream.getvalue() == "x" * 20
+    AnswerWriter(stream, wrap=True).write(pieces)
+    assert stream.getvalue() == shown
 
 
 def test_no_colour_if_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,10 +76,16 @@ def test_settings(conversation: Conversation, line: str, options: Options) -> No
     assert conversation.options == options
 
 
-def test_switching_speculation_on_keeps_a_drafter(conversation: Conversation) -> None:
-    say(conversation, "/drafter ngram")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("/drafter ngram", Options(drafter="ngram")), ("/num-draft-tokens 0", Options())],
+)
+def test_speculation_is_turned_on_with_the_same_drafter_and_some_draft_tokens(
+    conversation: Conversation, before: str, after: Options
+) -> None:
+    say(conversation, before)
     say(conversation, "/speculate on")
-    assert conversation.options.drafter == "ngram"
+    assert conversation.options == after
 
 
 def test_showing_drafts(conversation: Conversation) -> None:
@@ -123,14 +129,6 @@ def test_stats_of_all_turns(conversation: Conversation) -> None:
 def test_retry_answers_again(conversation: Conversation) -> None:
     ask(conversation, "Hello?")
     assert say(conversation, "/retry") == "OK"
-
-
-def test_drafting_is_turned_on_where_no_draft_token_was_allowed(
-    conversation: Conversation,
-) -> None:
-    say(conversation, "/num-draft-tokens 0")
-    say(conversation, "/speculate on")
-    assert conversation.options == Options()
 
 
 def test_the_drafter_model_needs_a_draft_model(engine: Engine) -> None:

@@ -86,6 +86,11 @@ def test_without_a_history_file_the_chat_continues(
     history.store_string("a question")
 
 
+def completions(line: str) -> list[str]:
+    found = SlashCompleter().get_completions(Document(line), CompleteEvent())
+    return [completion.text for completion in found]
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
@@ -100,17 +105,12 @@ def test_without_a_history_file_the_chat_continues(
     ],
 )
 def test_completion(line: str, offered: list[str]) -> None:
-    assert [
-        it.text for it in SlashCompleter().get_completions(Document(line), CompleteEvent())
-    ] == (offered)
+    assert completions(line) == offered
 
 
 def test_completion_of_files(tmp_path: Path) -> None:
     (tmp_path / "talk.json").write_text("")
-    line = Document(f"/load {tmp_path}/ta")
-    assert [it.text for it in SlashCompleter().get_completions(line, CompleteEvent())] == [
-        "lk.json"
-    ]
+    assert completions(f"/load {tmp_path}/ta") == ["lk.json"]
 
 
 class Walk:

@@ -80,12 +80,31 @@ class LiveServer:
         """The server-sent events that answer a request."""
         return parse_events(self.post(path, body | {"stream": True}).text)
 
+    def lines(self, path: str, body: Any) -> list[Any]:
+        """The lines of JSON that answer a request."""
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return [json.loads(line) for line in response.text.splitlines()]
+
+    def named_events(self, path: str, body: Any) -> list[dict[str, Any]]:
+        """The events that answer a request, where each has its type twice."""
+        text = self.post(path, body | {"stream": True}).text
+        found: list[dict[str, Any]] = []
+        for entry in text.strip().split("\n\n"):
+            name, _, data = entry.partition("\n")
+            found.append(json.loads(data.removeprefix("data: ")))
+            assert name == f"event: {found[-1]['type']}"
+        return found
+
+    def connect(self) -> socket.socket:
+        port = int(self.url.rpartition(":")[2])
+        return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
     def dial(self, path: str, body: Any) -> socket.socket:
         """Sends a request and leaves the connection open."""
         content = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
-        port = int(self.url.rpartition(":")[2])
-        connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        connection = self.connect()
         connection.sendall(head.encode() + content)
         return connection
 
@@ -97,6 +116,8 @@ class LiveServer:
 
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""
+        while self.service.worker.queue_depth or self.service.processing:
+            pass
         while self.worker.call(lambda _: bool(self.worker.scheduler.running)):
             pass
         self.get("/health")  # the event loop takes one thing after another

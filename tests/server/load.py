@@ -26,6 +26,7 @@ _MAX_STAY_IN_ANSWER_S: Final = 0.1
 _TOLERANCE: Final = 0.01
 """How far a log-probability may be from the one alone: a batch rounds differently."""
 _AT_ONCE: Final = 1 << 16
+_LEAVING: Final = 1 / 3
 _TEXTS: Final = (
     "import os\n\n\ndef size_of(path):\n    return ",
     "def mean(values):\n    total = 0\n    for value in values:\n        ",
@@ -118,15 +119,6 @@ class LoadOutcome:
         self.slowest_s = max(self.slowest_s, other.slowest_s)
 
 
-def questions(tokens: int, *, tools: bool = False) -> list[Question]:
-    """Every contract, with several prompts, streamed and not; with `tools`, calls as well."""
-    return [
-        Question(path, body | {"stream": streams})
-        for text, streams in product(_TEXTS, (False, True))
-        for path, body in (*_asked(text, tokens), *(_asked_for_calls(text) if tools else ()))
-    ]
-
-
 def _asked(text: str, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     greedy, turns = {"temperature": 0}, [{"role": "user", "content": text}]
     options = greedy | {"num_predict": tokens}
@@ -161,7 +153,8 @@ def _asked_for_calls(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class Load:
-    """Puts a load on a server. Of its requests, the share `leaving` hangs up, within `stays_s`."""
+    """Puts a load on a server: requests of every contract, with several prompts, streamed and not;
+    with `tools`, calls as well. A third of them hangs up, within `stays_s`."""
 
     def __init__(
         self,
@@ -169,15 +162,16 @@ class Load:
         *,
         tokens: int,
         tools: bool = False,
-        leaving: float = 1 / 3,
         stays_s: float = 0.5,
-        seed: int = 0,
     ) -> None:
         self._url = url
-        self._questions = questions(tokens, tools=tools)
-        self._leaving = leaving
+        self._questions = [
+            Question(path, body | {"stream": streams})
+            for text, streams in product(_TEXTS, (False, True))
+            for path, body in (*_asked(text, tokens), *(_asked_for_calls(text) if tools else ()))
+        ]
         self._stays_s = stays_s
-        self._draw = Random(seed)
+        self._draw = Random(0)
         self._expected: dict[int, Answer] = {}  # by the question's identity
 
     def plan(self, requests: int) -> list[Visit]:
@@ -186,7 +180,7 @@ class Load:
         visits = []
         for _ in range(requests):
             question = draw.choice(self._questions)
-            if draw.random() >= self._leaving:
+            if draw.random() >= _LEAVING:
                 visits.append(Visit(question))
             elif question.body["stream"]:
                 stay_s = draw.uniform(0, _MAX_STAY_IN_ANSWER_S)

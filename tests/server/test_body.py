@@ -1,10 +1,11 @@
 """A body's fields: their types, ranges and aliases; and any body for every endpoint.
 
-Whatever a body says, there is an answer, or an error in the form of the endpoint's contract that is
-the client's fault; and a field of a wrong type is named.
+Whatever a body says, and whatever happened to its bytes, there is an answer, or an error in the
+form of the endpoint's contract that is the client's fault; and a field of a wrong type is named.
 """
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -113,8 +114,16 @@ def test_any_bytes_are_a_body_or_a_body_error(raw: bytes) -> None:
 
 Values = st.SearchStrategy[Any]
 
+ODD: Final = (1 << 70, -(1 << 63), 1e308, "\udc80", "\0", "<|im_end|>", "a" * 70_000)
+DAMAGE: Final = (b"", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\0", b"{", b"]", b",", b'"', b"1e999",
+                 b"NaN", b"\\", b"[" * 5000)  # fmt: skip
 JSON: Final[Values] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(-9, 9) | st.text(max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(-9, 9)
+    | st.text(max_size=6)
+    | st.sampled_from(ODD),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner),
     max_leaves=4,
 )
@@ -162,11 +171,17 @@ SCHEMA = Kind(values("object", "flag"), values_but("object", "flag"))
 FORMAT = Kind(st.sampled_from(["json", ""]) | OBJECT.right, values_but("text", "object"))
 THINK = Kind(st.sampled_from(["low", "high"]) | FLAG.right, values_but("text", "flag"))
 CHOICE = Kind(st.sampled_from(["auto", "none", "required"]), values_but("text", "object"))
+PARTS = st.text(max_size=6) | st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "input_text"])}, optional={"text": JSON}
+    ),
+    max_size=2,
+)
 MESSAGES = Kind(
     st.lists(
         st.fixed_dictionaries(
             {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"]) | JSON},
-            optional={"content": st.text(max_size=6) | JSON, "tool_calls": JSON, "name": JSON},
+            optional={"content": PARTS | JSON, "tool_calls": JSON, "name": JSON},
         ),
         max_size=3,
     ),
@@ -178,7 +193,19 @@ PREDICTION = Kind(
     st.fixed_dictionaries({"type": st.just("content"), "content": JSON}), OBJECT.wrong
 )
 RESPONSE = Kind(
-    st.fixed_dictionaries({"type": st.just("json_object"), "schema": JSON}), OBJECT.wrong
+    st.fixed_dictionaries({"type": st.just("json_object"), "schema": JSON})
+    | st.fixed_dictionaries({"type": st.just("json_schema"), "json_schema": JSON}),
+    OBJECT.wrong,
+)
+NAMED_TOOLS = Kind(
+    st.lists(
+        st.fixed_dictionaries(
+            {"name": st.just("f")},
+            optional={"type": st.just("function"), "parameters": JSON, "input_schema": JSON},
+        ),
+        max_size=2,
+    ),
+    OBJECTS.wrong,
 )
 
 Fields = dict[str, Kind]
@@ -210,9 +237,9 @@ OLLAMA: Fields = {"stream": FLAG, "format": FORMAT, "options": OBJECT} | {
 }
 MESSAGES_FIELDS: Fields = {
     "messages": MESSAGES, "max_tokens": FEW, "stop_sequences": TEXTS,
-    "system": Kind(TEXT.right, TEXT.wrong.filter(lambda value: value != [])),
+    "system": Kind(PARTS, TEXT.wrong.filter(lambda value: value != [])),
     "stream": FLAG, "temperature": NUMBER, "top_p": NUMBER, "top_k": WHOLE,
-    "tools": Kind(st.just([]), OBJECTS.wrong), "thinking": Kind(st.just({}), OBJECT.wrong),
+    "tools": NAMED_TOOLS, "thinking": Kind(st.just({}), OBJECT.wrong),
     "tool_choice": Kind(st.sampled_from([{"type": "auto"}, {"type": "none"}]), OBJECT.wrong),
 }  # fmt: skip
 TURNS = [{"role": "user", "content": "Hi"}]
@@ -267,7 +294,7 @@ DOORS: Final[dict[str, Door]] = {
     "/v1/responses": Door(
         {"input": "Hi", "max_output_tokens": 2},
         {
-            "input": Kind(values("text"), values_but("text", "list")),
+            "input": Kind(values("text") | MESSAGES.right, values_but("text", "list")),
             "instructions": TEXT,
             "max_output_tokens": Kind(st.integers(1, 4), WHOLE.wrong),
             "temperature": NUMBER,
@@ -275,7 +302,7 @@ DOORS: Final[dict[str, Door]] = {
             "stream": FLAG,
             "store": FLAG,
             "tool_choice": CHOICE,
-            "tools": Kind(st.just([]), OBJECTS.wrong),
+            "tools": NAMED_TOOLS,
             "reasoning": Kind(st.just({}), OBJECT.wrong),
             "text": Kind(st.just({"format": {"type": "json_object"}}), OBJECT.wrong),
             "parallel_tool_calls": FLAG,
@@ -356,7 +383,7 @@ def assert_is_whole(response: httpx2.Response) -> None:
 
 
 SOME: Final = settings(
-    max_examples=25,
+    max_examples=int(os.environ.get("AKUNU_FUZZ_ROUNDS", "25")),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -364,6 +391,12 @@ SOME: Final = settings(
 
 def test_every_endpoint_with_a_body_is_tested_here() -> None:
     assert {*DOORS, *SAME, *UNREAD} == set(PREFIX_OF)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b'{"model": []}', b'{"name": 1e999}'])
+def test_endpoints_that_read_little_survive_any_body(live: LiveServer, raw: bytes) -> None:
+    for path in UNREAD:
+        assert live.client.post(path, content=raw).status_code in (200, 400, 404, 501)
 
 
 @pytest.mark.parametrize("path", DOORS)
@@ -377,7 +410,11 @@ def test_no_body_breaks_the_server(
     for name in data.draw(st.lists(st.sampled_from(sorted(door.fields)), max_size=6)):
         kind = door.fields[name]
         body = with_field(body, name, data.draw(kind.right | kind.right | JSON, label=name))
-    response = (parrot if door.speaks else live).post(path, body)
+    raw = bytearray(json.dumps(body).encode())
+    places = st.tuples(st.integers(0, len(raw) - 1), st.sampled_from(DAMAGE))
+    for place, bytes_ in data.draw(st.just([]) | st.lists(places, max_size=2), label="damage"):
+        raw[place : place + 1] = bytes_
+    response = (parrot if door.speaks else live).client.post(path, content=bytes(raw))
     if response.status_code == 400:
         assert complaint(path, response)
     else:
@@ -394,7 +431,8 @@ def test_a_field_of_a_wrong_type_is_named(
     door = DOORS[path]
     name = data.draw(st.sampled_from(sorted(door.fields)))
     body = with_field(door.usual, name, data.draw(door.fields[name].wrong))
-    response = (parrot if door.speaks else live).post(path, body)
+    raw = json.dumps(body).encode()
+    response = (parrot if door.speaks else live).client.post(path, content=raw)
     assert response.status_code == 400, response.text
     assert f"`{name}" in complaint(path, response)
 

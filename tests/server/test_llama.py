@@ -93,12 +93,10 @@ def test_stops_end_the_text(live: LiveServer) -> None:
 def test_speculation_can_be_turned_off(live: LiveServer) -> None:
     body = {"prompt": "one two one two one two one", "n_predict": 40}
     texts = set()
-    for off in (
-        {"num_draft_tokens": 0},
-        {"speculative.n_max": 0},
-        {"speculative": {"n_max": 0}},
-    ):
-        answer = ask(live, **body, **off)
+    for name, off in (
+        ("num_draft_tokens", 0), ("speculative.n_max", 0), ("speculative", {"n_max": 0}),
+    ):  # fmt: skip
+        answer = ask(live, **body, **{name: off})
         assert "draft_n" not in answer["timings"]
         texts.add(answer["content"])
     drafted = ask(live, **body, num_draft_tokens=4)
@@ -134,13 +132,18 @@ def test_false_forbids_a_token(live: LiveServer) -> None:
     assert ask(live, return_tokens=True, logit_bias=[[first, False]])["tokens"][0] != first
 
 
-def test_every_token_has_its_probabilities(live: LiveServer) -> None:
-    answer = ask(live, n_probs=3)
+def test_every_token_has_its_probabilities_and_its_chunk(live: LiveServer) -> None:
+    answer = ask(live, n_probs=3, temperature=0)
     assert len(answer["completion_probabilities"]) == 6
     first = answer["completion_probabilities"][0]
     assert first["logprob"] <= 0
     assert first["top_logprobs"][0]["id"] == first["id"]
     assert len(first["top_logprobs"]) == 3
+    body = {"prompt": "hello", "n_predict": 6, "temperature": 0, "n_probs": 3}
+    *parts, last = live.events("/completion", body)
+    assert [len(part["tokens"]) for part in parts] == [1] * last["tokens_predicted"]
+    assert [len(part["completion_probabilities"]) for part in parts] == [1] * len(parts)
+    assert "".join(part["content"] for part in parts) == answer["content"]
 
 
 def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
@@ -160,6 +163,8 @@ def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
         ({"grammar": "nonsense"}, "grammar"),
         ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
         ({"prompt": None}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": []}, "prompt"),
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": ["a", 5, {}]}, "prompt[2]"),
         ({"stop": ["x"] * 65}, "stop"),
@@ -178,17 +183,6 @@ def test_an_error_names_the_field(live: LiveServer, fields: dict[str, Any], name
     error = response.json()["error"]
     assert (error["code"], error["type"]) == (400, "invalid_request_error")
     assert name in error["message"]
-
-
-def test_a_prompt_beyond_the_context_has_llama_servers_error(live: LiveServer) -> None:
-    response = live.post("/completion", {"prompt": "a" * 2000, "stream": True})
-    assert response.status_code == 400
-    assert response.json()["error"]["type"] == "exceed_context_size_error"
-
-
-def test_an_empty_prompt_is_refused(live: LiveServer) -> None:
-    assert live.post("/completion", {"prompt": ""}).status_code == 400
-    assert live.post("/completion", {"prompt": []}).status_code == 400
 
 
 def test_a_server_says_that_its_model_is_loading(tiny_model_dir: Path) -> None:
@@ -284,14 +278,6 @@ def test_the_template_is_the_models_own(live: LiveServer) -> None:
         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na\n\nb<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
-
-
-def test_with_probabilities_each_chunk_has_one_token(live: LiveServer) -> None:
-    body = {"prompt": "hello", "n_predict": 6, "temperature": 0, "n_probs": 3}
-    *parts, last = live.events("/completion", body)
-    assert [len(part["tokens"]) for part in parts] == [1] * last["tokens_predicted"]
-    assert [len(part["completion_probabilities"]) for part in parts] == [1] * len(parts)
-    assert "".join(part["content"] for part in parts) == ask(live, temperature=0)["content"]
 
 
 def test_a_forbidden_end_is_told_as_null(live: LiveServer) -> None:

@@ -41,11 +41,6 @@ def test_an_answer_has_what_clients_read(live: LiveServer) -> None:
     assert answer["timings"]["predicted_n"] == 8
 
 
-def test_the_text_is_the_engines_own(live: LiveServer) -> None:
-    own = live.worker.call(lambda engine: engine.generate(PROMPT, Options(max_tokens=24)))
-    assert text_of(live, max_tokens=24) == own.text
-
-
 def test_streamed_and_whole_say_the_same(live: LiveServer) -> None:
     *parts, last = stream(live, max_tokens=24)
     said = "".join(part["choices"][0]["text"] for part in parts)
@@ -310,16 +305,10 @@ USUAL = {
         ("chat", {"tool_choice": "required"}, "tool_choice"),
         ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("chat", {"response_format": {"type": "xml"}}, "response_format.type"),
-        (
-            "chat",
-            {"response_format": {"type": "json_schema"}},
-            "response_format.json_schema.schema",
-        ),
-        (
-            "chat",
-            {"chat_template_kwargs": {"enable_thinking": 1}},
-            "chat_template_kwargs.enable_thinking",
-        ),
+        ("chat", {"response_format": {"type": "json_schema"}},
+         "response_format.json_schema.schema"),
+        ("chat", {"chat_template_kwargs": {"enable_thinking": 1}},
+         "chat_template_kwargs.enable_thinking"),
     ],
 )  # fmt: skip
 def test_the_field_at_fault_is_named(
@@ -331,26 +320,6 @@ def test_the_field_at_fault_is_named(
     error = response.json()["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", param)
     assert param in error["message"]
-
-
-def test_a_prompt_that_does_not_fit_has_openais_code(live: LiveServer) -> None:
-    for streams in (False, True):
-        body = {"prompt": "x" * 2000, "stream": streams}
-        response = live.post("/v1/completions", body)
-        assert response.status_code == 400
-        assert response.json()["error"]["code"] == "context_length_exceeded"
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("GET", "/v1/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/v1/models", 405)],
-)
-def test_unknown_paths_below_v1_have_openais_errors(
-    live: LiveServer, method: str, path: str, status: int
-) -> None:
-    response = live.client.request(method, path)
-    assert response.status_code == status
-    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
 def test_there_is_one_openai_model(live: LiveServer) -> None:

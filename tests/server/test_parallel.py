@@ -64,43 +64,35 @@ def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer) -> None:
     assert float(found["llamacpp:queue_seconds_total"]) >= 0
 
 
+def choices_of(answer: Any) -> list[dict[str, Any]]:
+    """The choices of an answer of either contract, or of a part of a stream."""
+    found: list[dict[str, Any]] = answer if isinstance(answer, list) else answer.get("choices")
+    return [answer] if found is None else found
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    return str(choice.get("content", choice.get("text")))
+
+
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
-def test_choices_are_made_together_and_compute_their_prompt_once(
+def test_choices_are_made_and_streamed_together_and_compute_their_prompt_once(
     held: LiveServer, path: str
 ) -> None:
     before = held.counters.prefill_tokens
     body: dict[str, Any] = LONG | {"n": 3, "n_predict": 12, "max_tokens": 12, "seed": 4}
-    together = held.post(path, body | {"temperature": 1}).json()
-    assert held.counters.prefill_tokens - before == 299
-    held.reset()
-    again = held.post(path, body | {"temperature": 1}).json()
-    texts = [
-        [choice.get("content", choice.get("text")) for choice in choices]
-        for choices in (
-            answer if isinstance(answer, list) else answer["choices"]
-            for answer in (together, again)
-        )
-    ]
-    assert texts[0] == texts[1]
-    assert len(set(texts[0])) > 1
-
-
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
-def test_streamed_choices_come_together(held: LiveServer, path: str) -> None:
-    body: dict[str, Any] = LONG | {"n": 3, "n_predict": 12, "max_tokens": 12, "seed": 4}
     body |= {"temperature": 1, "id_slot": 1}
-    whole = held.post(path, body).json()
+    whole = [text_of(choice) for choice in choices_of(held.post(path, body).json())]
+    assert held.counters.prefill_tokens - before == 299
+    assert len(set(whole)) > 1
+    held.reset()
     events = held.events(path, body)
-    chunks = [
-        choice for event in events if event != "[DONE]" for choice in event.get("choices", [event])
-    ]
+    chunks = [choice for event in events if event != "[DONE]" for choice in choices_of(event)]
     order = [chunk["index"] for chunk in chunks]
     assert order.index(1) < len(order) - order[::-1].index(0), "two of them at a time"
     texts = ["", "", ""]
     for chunk in chunks:
-        texts[chunk["index"]] += chunk.get("content", chunk.get("text"))
-    choices = whole if isinstance(whole, list) else whole["choices"]
-    assert texts == [choice.get("content", choice.get("text")) for choice in choices]
+        texts[chunk["index"]] += text_of(chunk)
+    assert texts == whole
     assert sum("timings" in event for event in events) == (3 if path == "/completion" else 1)
 
 

@@ -76,15 +76,12 @@ def test_keeps_the_id_that_a_model_gives() -> None:
     assert found == ToolCall("add", '{"a": 1, "b": 2}', "functions.add:3")
 
 
-def test_reads_several_calls_and_drops_the_space_between() -> None:
-    text = f"<tool_call>{JSON_ADD}</tool_call>\n<tool_call>{JSON_ADD}</tool_call>\nDone."
-    assert read(AnswerParser(JSON_TOOLS, TOOLS, ""), text) == Part("Done.", calls=(ADD, ADD))
+CALL = f"<tool_call>{JSON_ADD}</tool_call>"
 
 
 def test_parts_keep_their_order() -> None:
     parser = AnswerParser(JSON_TOOLS, TOOLS, "")
-    parts = parser.feed(f"a<tool_call>{JSON_ADD}</tool_call>b")
-    assert parts == [Part("a"), Part(calls=(ADD,)), Part("b")]
+    assert parser.feed(f"a{CALL}b") == [Part("a"), Part(calls=(ADD,)), Part("b")]
 
 
 @pytest.mark.parametrize(
@@ -102,37 +99,26 @@ def test_a_call_that_cannot_be_read_is_content(text: str) -> None:
     assert read(AnswerParser(JSON_TOOLS, TOOLS, ""), text) == Part(text)
 
 
-def test_a_call_whose_end_is_missing_is_read_if_it_is_whole() -> None:
-    parser = AnswerParser(JSON_TOOLS, TOOLS, "")
-    assert read(parser, f"<tool_call>{JSON_ADD}") == Part(calls=(ADD,))
-
-
-def test_without_tools_calls_are_text() -> None:
-    text = f"<tool_call>{JSON_ADD}</tool_call>"
-    assert read(AnswerParser(JSON_TOOLS, None, ""), text) == Part(text)
-
-
-def test_reasoning_is_split_from_content() -> None:
-    parser = AnswerParser(THINKING, TOOLS, "")
-    text = f"<think>\nHm.\n</think>\n\nSo: <tool_call>{JSON_ADD}</tool_call>"
-    assert read(parser, text) == Part("So: ", "Hm.\n", (ADD,))
-
-
 @pytest.mark.parametrize(
-    ("prompt", "expected"),
+    ("tools", "prompt", "text", "expected"),
     [
-        ("assistant\n", Part("Hm.</think>Yes")),
-        ("assistant\n<think>\n", Part("Yes", "Hm.")),
-        ("<think>\n\n</think>\n\n", Part("Hm.</think>Yes")),
+        (TOOLS, "", f"{CALL}\n{CALL}\nDone.", Part("Done.", calls=(ADD, ADD))),
+        (TOOLS, "", f"<tool_call>{JSON_ADD}", Part(calls=(ADD,))),
+        (TOOLS, "assistant\n<tool_call>", f"\n{JSON_ADD}\n</tool_call>", Part(calls=(ADD,))),
+        (None, "", CALL, Part(CALL)),
+        (TOOLS, "", f"<think>\nHm.\n</think>\n\nSo: {CALL}", Part("So: ", "Hm.\n", (ADD,))),
+        (None, "assistant\n", "Hm.</think>Yes", Part("Hm.</think>Yes")),
+        (None, "assistant\n<think>\n", "Hm.</think>Yes", Part("Yes", "Hm.")),
+        (None, "<think>\n\n</think>\n\n", "Hm.</think>Yes", Part("Hm.</think>Yes")),
     ],
-)
-def test_a_template_may_open_the_reasoning(prompt: str, expected: Part) -> None:
-    assert read(AnswerParser(THINKING, None, prompt), "\nHm.</think>Yes".lstrip()) == expected
-
-
-def test_a_prompt_may_open_the_call() -> None:
-    parser = AnswerParser(JSON_TOOLS, TOOLS, "assistant\n<tool_call>")
-    assert read(parser, f"\n{JSON_ADD}\n</tool_call>") == Part(calls=(ADD,))
+    ids=["the space between calls is dropped", "the end of a whole call is missing",
+         "the prompt opens the call", "without tools calls are text", "reasoning",
+         "no reasoning", "the template opens the reasoning", "it closes it, too"],
+)  # fmt: skip
+def test_an_answer_is_split(
+    tools: list[dict[str, Any]] | None, prompt: str, text: str, expected: Part
+) -> None:
+    assert read(AnswerParser(THINKING, tools, prompt), text) == expected
 
 
 def test_text_is_released_immediately_unless_it_may_begin_a_mark() -> None:

@@ -74,64 +74,25 @@ IN_REPOSITORY = replace(
 )
 
 
-@pytest.mark.parametrize(
-    ("special", "alone", "in_repository"),
-    [
-        pytest.param(
-            QWEN,
-            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
-            "<|repo_name|>r\n<|file_sep|>a\nx\n<|file_sep|>b\ny\n<|file_sep|>c\n"
-            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
-            id="qwen",
-        ),
-        pytest.param(
-            GEMMA,
-            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
-            "<|file_separator|>a\nx\n<|file_separator|>b\ny\n<|file_separator|>c\n"
-            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
-            id="codegemma",
-        ),
-        pytest.param(
-            GRANITE_4,
-            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
-            "<|reponame|>r\n<|filename|>a\nx\n<|filename|>b\ny\n<|filename|>c\n"
-            "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2",
-            id="granite 4",
-        ),
-        pytest.param(
-            STARCODER,
-            "<fim_prefix>1\n<fim_suffix>3<fim_middle>2",
-            "<repo_name>r\n<file_sep>a\nx\n<file_sep>b\ny\n<file_sep>"
-            "<fim_prefix>c\n1\n<fim_suffix>3<fim_middle>2",
-            id="starcoder2",
-        ),
-        pytest.param(
-            GRANITE,
-            "<fim_prefix>1\n<fim_suffix>3<fim_middle>2",
-            "<reponame>r\n<filename>a\nx\n<filename>b\ny\n<filename>"
-            "<fim_prefix>c\n1\n<fim_suffix>3<fim_middle>2",
-            id="granite code",
-        ),
-        pytest.param(
-            DEEPSEEK,
-            "{}1\n{}3{}2".format(*DEEPSEEK),
-            "#a\nx\n#b\ny\n" + "{}1\n{}3{}2".format(*DEEPSEEK),
-            id="deepseek",
-        ),
-        pytest.param(
-            LLAMA,
-            "▁<PRE>1\n▁<SUF>3▁<MID>2",
-            "#a\nx\n#b\ny\n▁<PRE>1\n▁<SUF>3▁<MID>2",
-            id="codellama",
-        ),
-        pytest.param(
-            CODESTRAL,
-            "[SUFFIX]3[PREFIX]1\n2",
-            "#a\nx\n#b\ny\n[SUFFIX]3[PREFIX]1\n2",
-            id="codestral",
-        ),
-    ],
-)
+FIM = "<|fim_prefix|>1\n<|fim_suffix|>3<|fim_middle|>2"
+DEEPSEEK_GAP = "{}1\n{}3{}2".format(*DEEPSEEK)
+LAYOUTS = [
+    (QWEN, FIM, f"<|repo_name|>r\n<|file_sep|>a\nx\n<|file_sep|>b\ny\n<|file_sep|>c\n{FIM}"),
+    (GEMMA, FIM, "<|file_separator|>a\nx\n<|file_separator|>b\ny\n<|file_separator|>c\n" + FIM),
+    (GRANITE_4, FIM, f"<|reponame|>r\n<|filename|>a\nx\n<|filename|>b\ny\n<|filename|>c\n{FIM}"),
+    (STARCODER, "<fim_prefix>1\n<fim_suffix>3<fim_middle>2",
+     "<repo_name>r\n<file_sep>a\nx\n<file_sep>b\ny\n<file_sep>"
+     "<fim_prefix>c\n1\n<fim_suffix>3<fim_middle>2"),
+    (GRANITE, "<fim_prefix>1\n<fim_suffix>3<fim_middle>2",
+     "<reponame>r\n<filename>a\nx\n<filename>b\ny\n<filename>"
+     "<fim_prefix>c\n1\n<fim_suffix>3<fim_middle>2"),
+    (DEEPSEEK, DEEPSEEK_GAP, f"#a\nx\n#b\ny\n{DEEPSEEK_GAP}"),
+    (LLAMA, "▁<PRE>1\n▁<SUF>3▁<MID>2", "#a\nx\n#b\ny\n▁<PRE>1\n▁<SUF>3▁<MID>2"),
+    (CODESTRAL, "[SUFFIX]3[PREFIX]1\n2", "#a\nx\n#b\ny\n[SUFFIX]3[PREFIX]1\n2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("special", "alone", "in_repository"), LAYOUTS)
 def test_each_familys_layout(special: tuple[str, ...], alone: str, in_repository: str) -> None:
     assert told(special, GAP) == alone
     assert told(special, IN_REPOSITORY) == in_repository

@@ -64,11 +64,8 @@ def test_invalid_schemas_are_refused(source: str) -> None:
         Grammar("json_schema", source)
 
 
-def test_values_that_json_cannot_hold_are_refused() -> None:
+def test_values_that_json_cannot_hold_and_unknown_kinds_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="not JSON"):
         Grammar.json_schema({"enum": [object()]})
-
-
-def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="gbnf"):
         Grammar("gbnf", "root ::= x")  # type: ignore[arg-type]

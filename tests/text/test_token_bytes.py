@@ -22,17 +22,11 @@ def test_a_text_is_the_sum_of_its_tokens_bytes(text: str) -> None:
     assert b"".join(map(EMBER.token_bytes.of, tokens)).decode() == text
 
 
-def test_special_tokens_are_spelled_by_their_names() -> None:
+def test_end_tokens_are_special_and_spelled_by_their_names() -> None:
+    assert EMBER.end_tokens <= EMBER.special_tokens
     for token in sorted(EMBER.end_tokens):
         assert EMBER.token_bytes.of(token).decode() == EMBER.decode([token])
-
-
-def test_end_tokens_are_special() -> None:
-    assert EMBER.end_tokens <= EMBER.special_tokens
-
-
-def test_ids_outside_the_vocabulary_have_no_bytes() -> None:
-    assert EMBER.token_bytes.of(1 << 20) == b""
+    assert EMBER.token_bytes.of(1 << 20) == b"", "it is outside the vocabulary"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import json
 import sys
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.server.live import LiveServer
@@ -31,21 +30,12 @@ def body(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def ask(server: LiveServer, asked: dict[str, Any]) -> dict[str, Any]:
-    answer = server.post("/v1/messages", asked, **{"anthropic-version": "2023-06-01"})
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
+    found: dict[str, Any] = server.ask("/v1/messages", asked)
     return found
 
 
 def stream(server: LiveServer, asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events; each has its type twice."""
-    text = server.post("/v1/messages?beta=true", asked | {"stream": True}).text
-    events = []
-    for entry in text.strip().split("\n\n"):
-        name, _, data = entry.partition("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
+    return server.named_events("/v1/messages?beta=true", asked)
 
 
 def assembled(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -197,12 +187,6 @@ def test_errors_have_anthropics_form(
     assert (answer.status_code, error["type"]) == (400, "error")
     assert error["error"]["type"] == "invalid_request_error"
     assert sentence in error["error"]["message"]
-
-
-def test_an_unknown_path_has_anthropics_form_too(parrot: LiveServer) -> None:
-    answer: httpx2.Response = parrot.post("/v1/messages/batches", {})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "not_found_error"
 
 
 def test_claude_codes_first_turn(parrot: LiveServer) -> None:

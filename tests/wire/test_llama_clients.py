@@ -164,17 +164,8 @@ def test_several_completions_are_a_list(live: LiveServer) -> None:
         assert answer["generation_settings"]["n_ctx"] == 2048
         assert answer["timings"]["predicted_ms"] >= 0
         assert answer["timings"]["prompt_n"] >= 1
-
-
-def test_one_completion_is_an_object(live: LiveServer) -> None:
-    answer = live.post("/infill", vscode_body(n_cmpl=1)).json()
-    assert isinstance(answer["content"], str)
-
-
-def test_the_template_and_the_properties_are_asked_for(live: LiveServer) -> None:
-    props = live.get("/props").json()
-    assert props["default_generation_settings"]["n_ctx"] == 2048
-    assert live.get("/health").json() == {"status": "ok"}
+    alone = live.post("/infill", vscode_body(n_cmpl=1)).json()
+    assert isinstance(alone["content"], str)
 
 
 FILL = "<|fim_prefix|>def mean(values):\n    <|fim_suffix|>\n<|fim_middle|>"

@@ -73,7 +73,7 @@ def test_ollamas_logprobs(live: LiveServer) -> None:
     assert "".join(each["token"] for each in whole["logprobs"]) == whole["response"]
     for each in whole["logprobs"]:
         assert each["top_logprobs"][0]["token"] == each["token"]
-    lines = map(json.loads, live.post("/api/generate", body).text.splitlines())
+    lines = live.lines("/api/generate", body)
     streamed = [each["token"] for line in lines for each in line.get("logprobs", [])]
     assert streamed == [each["token"] for each in whole["logprobs"]]
 
@@ -100,8 +100,7 @@ def test_progress_is_reported_while_the_prompt_is_read(live: LiveServer) -> None
     asked |= {"timings_per_token": True}
     turns = {"messages": [{"role": "user", "content": "Hi, it is progress"}]}
     for path, prompt in (("/completion", {"prompt": "progress"}), ("/v1/chat/completions", turns)):
-        text = live.post(path, asked | prompt).text
-        parts = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        parts = live.events(path, asked | prompt)
         reports = [part for part in parts if "prompt_progress" in part]
         assert reports == parts[: len(reports)]
         told = [report["prompt_progress"] for report in reports]
@@ -183,7 +182,11 @@ LONG = "word " * 20_000
 def test_litellm_recognises_a_context_overflow(
     live: LiveServer, path: str, body: dict[str, Any]
 ) -> None:
-    error = live.post(path, body).json()["error"]
+    for streams in (False, True):
+        response = live.post(path, body | {"stream": streams})
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert path == "/completion" or error["code"] == "context_length_exceeded"
     assert "exceeds the available context size" in error["message"]
     assert "This model's maximum context length is" in error["message"]
     assert error["type"] == "exceed_context_size_error"

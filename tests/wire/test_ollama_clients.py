@@ -4,8 +4,6 @@ Bodies as of Continue 1.2 (`core/llm/llms/Ollama.ts`), Zed 0.2xx (`crates/ollama
 predictions) and Twinny 3 (`fim-dialects.ts`).
 """
 
-import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,12 +14,6 @@ from tests.server.live import LiveServer
 
 PREFIX = "def mean(values):\n    total = "
 SUFFIX = "\n    return total / len(values)\n"
-
-
-def lines(live: LiveServer, path: str, body: Any) -> list[Any]:
-    response = live.post(path, body)
-    assert response.status_code == 200, response.text
-    return [json.loads(line) for line in response.text.split("\n") if line.strip()]
 
 
 FILL = f"<|fim_prefix|>{PREFIX}<|fim_suffix|>{SUFFIX}<|fim_middle|>"
@@ -62,7 +54,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("client", BODIES)
 def test_every_line_has_what_clients_read(live: LiveServer, client: str) -> None:
     path, body = BODIES[client]
-    *parts, last = lines(live, path, body)
+    *parts, last = live.lines(path, body)
     assert [part["done"] for part in parts] == [False] * len(parts)
     assert (last["done"], last["prompt_eval_count"] > 0, last["eval_count"] > 0) == (True,) * 3
     for line in (*parts, last):
@@ -74,31 +66,8 @@ def test_every_line_has_what_clients_read(live: LiveServer, client: str) -> None
 
 def test_twinnys_own_layout_of_a_gap_is_not_put_into_a_template(live: LiveServer) -> None:
     path, body = BODIES["Twinny fills a gap"]
-    raw = lines(live, path, body | {"raw": True, "stream": False})[0]
-    assert lines(live, path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
-
-
-def test_continue_learns_the_context_and_whether_gaps_can_be_filled(live: LiveServer) -> None:
-    shown = live.post("/api/show", {"name": "ember"}).json()
-    for line in shown["parameters"].split("\n"):
-        assert re.match(r'^(\S+)\s+((?:".*")|\S+)$', line)
-    assert "num_ctx 2048" in shown["parameters"]
-    assert ".Suffix" in shown["template"]
-
-
-def test_continue_can_raise_an_error(live: LiveServer) -> None:
-    body = {"model": "ember", "prompt": "words " * 4096, "stream": True}
-    response = live.post("/api/generate", body)
-    assert response.status_code == 400
-    assert "context" in response.json()["error"]
-
-
-def test_zed_lists_models(live: LiveServer) -> None:
-    for model in live.get("/api/tags").json()["models"]:
-        assert isinstance(model["size"], int)
-        assert all(isinstance(model[key], str) for key in ("name", "modified_at", "digest"))
-        for key in ("format", "family", "parameter_size", "quantization_level"):
-            assert isinstance(model["details"][key], str)
+    raw = live.lines(path, body | {"raw": True, "stream": False})[0]
+    assert live.lines(path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
 
 
 GREEDY = {"num_predict": 8, "temperature": 0}

@@ -38,14 +38,8 @@ def client(parrot: LiveServer) -> Iterator[openai.OpenAI]:
 
 
 def events(server: LiveServer, asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events; each has its type twice, and a number."""
-    text = server.post("/v1/responses", asked | {"stream": True, "temperature": 0}).text
-    found = []
-    for number, entry in enumerate(text.strip().split("\n\n")):
-        name, _, data = entry.partition("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-        assert found[-1]["sequence_number"] == number
+    found = server.named_events("/v1/responses", asked | {"temperature": 0})
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
     return found
 
 

@@ -14,6 +14,11 @@ FIRST = Event(Round((1,)), (), Stats())
 LAST = Event(Round((2,), finish=Finish.EOS), (), Stats())
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 def full_stream(error: BaseException | None = None) -> EventStream:
     events = EventStream()
     events.put(FIRST)
@@ -57,98 +62,85 @@ def counted_wake_ups() -> Iterator[Callable[[], int]]:
         yield lambda: count
 
 
-def test_an_event_loop_reads_what_came_before_it_attached_and_after() -> None:
-    async def read() -> list[Event]:
+@pytest.mark.anyio
+async def test_an_event_loop_reads_what_came_before_it_attached_and_after() -> None:
+    events = EventStream()
+    events.put(FIRST)
+    events.attach(nothing)
+    assert await anext(events) == FIRST
+    waiting = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    events.put(LAST)
+    events.end()
+    assert await waiting == LAST
+    assert [event async for event in events] == []
+    assert [event async for event in events] == []
+
+
+@pytest.mark.anyio
+async def test_an_event_loop_gets_an_error_after_the_events() -> None:
+    events = full_stream(ValueError("broken"))
+    events.attach(nothing)
+    assert [await anext(events), await anext(events)] == [FIRST, LAST]
+    with pytest.raises(ValueError, match="broken"):
+        await anext(events)
+
+
+@pytest.mark.anyio
+async def test_a_batch_of_events_wakes_the_event_loop_once() -> None:
+    with counted_wake_ups() as wake_ups:
         events = EventStream()
-        events.put(FIRST)
         events.attach(nothing)
-        found = [await anext(events)]
-        waiting = asyncio.ensure_future(anext(events))
+        assert wake_ups() == 1
         await asyncio.sleep(0)
-        assert not waiting.done()
+        events.put(FIRST)
         events.put(LAST)
         events.end()
-        found.append(await waiting)
-        assert [event async for event in events] == []
-        assert [event async for event in events] == []
-        return found
-
-    assert asyncio.run(read()) == [FIRST, LAST]
+        assert wake_ups() == 2
+        assert [event async for event in events] == [FIRST, LAST]
 
 
-def test_an_event_loop_gets_an_error_after_the_events() -> None:
-    async def read() -> None:
-        events = full_stream(ValueError("broken"))
-        events.attach(nothing)
-        assert [await anext(events), await anext(events)] == [FIRST, LAST]
-        with pytest.raises(ValueError, match="broken"):
-            await anext(events)
-
-    asyncio.run(read())
-
-
-def test_a_batch_of_events_wakes_the_event_loop_once() -> None:
-    async def read() -> None:
-        with counted_wake_ups() as wake_ups:
-            events = EventStream()
-            events.attach(nothing)
-            assert wake_ups() == 1
-            await asyncio.sleep(0)
-            events.put(FIRST)
-            events.put(LAST)
-            events.end()
-            assert wake_ups() == 2
-            assert [event async for event in events] == [FIRST, LAST]
-
-    asyncio.run(read())
-
-
-def test_an_event_loop_may_wait_for_the_end() -> None:
-    async def read() -> None:
-        with counted_wake_ups() as wake_ups:
-            events = EventStream()
-            events.attach(nothing, end_only=True)
-            events.put(FIRST)
-            events.put(LAST)
-            assert wake_ups() == 0
-            assert events.last is LAST
-            events.end()
-            assert wake_ups() == 1
-            assert [event async for event in events] == [FIRST, LAST]
-
-    asyncio.run(read())
+@pytest.mark.anyio
+async def test_an_event_loop_may_wait_for_the_end() -> None:
+    with counted_wake_ups() as wake_ups:
+        events = EventStream()
+        events.attach(nothing, end_only=True)
+        events.put(FIRST)
+        events.put(LAST)
+        assert wake_ups() == 0
+        assert events.last is LAST
+        events.end()
+        assert wake_ups() == 1
+        assert [event async for event in events] == [FIRST, LAST]
 
 
 @pytest.mark.parametrize("end_only", [False, True])
-def test_the_end_is_reported_once_even_if_the_events_are_not_read(end_only: bool) -> None:
-    async def wait() -> int:
-        ends: list[None] = []
-        events = full_stream()
-        events.attach(lambda: ends.append(None), end_only=end_only)
-        events.put(LAST)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        return len(ends)
-
-    assert asyncio.run(wait()) == 1
-
-
-def test_aborting_raises_immediately_and_cancels() -> None:
-    async def read() -> None:
-        cancelled: list[None] = []
-        events = EventStream(lambda: cancelled.append(None))
-        events.attach(nothing)
-        waiting = asyncio.ensure_future(anext(events))
+@pytest.mark.anyio
+async def test_the_end_is_reported_once_even_if_the_events_are_not_read(end_only: bool) -> None:
+    ends: list[None] = []
+    events = full_stream()
+    events.attach(lambda: ends.append(None), end_only=end_only)
+    events.put(LAST)
+    for _ in range(3):
         await asyncio.sleep(0)
-        events.abort(ValueError("replaced"))
-        with pytest.raises(ValueError, match="replaced"):
-            await waiting
-        events.put(LAST)
-        with pytest.raises(ValueError, match="replaced"):
-            await anext(events)
-        assert (events.cancelled, len(cancelled)) == (True, 1)
+    assert len(ends) == 1
 
-    asyncio.run(read())
+
+@pytest.mark.anyio
+async def test_aborting_raises_immediately_and_cancels() -> None:
+    cancelled: list[None] = []
+    events = EventStream(lambda: cancelled.append(None))
+    events.attach(nothing)
+    waiting = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    events.abort(ValueError("replaced"))
+    with pytest.raises(ValueError, match="replaced"):
+        await waiting
+    events.put(LAST)
+    with pytest.raises(ValueError, match="replaced"):
+        await anext(events)
+    assert (events.cancelled, len(cancelled)) == (True, 1)
 
 
 def test_a_closed_event_loop_cancels_the_request() -> None:

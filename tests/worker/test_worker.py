@@ -69,15 +69,6 @@ def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> 
     assert worker.call(lambda engine: engine.model.name)
 
 
-def test_a_request_cancelled_before_its_turn_does_not_run(worker: EngineWorker) -> None:
-    blocked = Blocked(worker)
-    events = worker.stream("second", Options(max_tokens=None))
-    events.cancel()
-    blocked.let_go()
-    list(blocked.running)
-    assert [event.finish_reason for event in events] == [Finish.CANCELLED]
-
-
 def test_leaving_a_stream_cancels_it(worker: EngineWorker) -> None:
     with worker.stream("hello", Options(max_tokens=None)) as events:
         next(events)
@@ -102,16 +93,6 @@ def test_every_request_fails_if_the_model_does_not_load(tmp_path: Path) -> None:
     assert worker.close(60)
 
 
-def test_closing_cancels_the_running_request(tiny_model_dir: Path) -> None:
-    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
-    events = worker.stream("hello", Options(max_tokens=None))
-    next(events)
-    assert worker.close(60)
-    assert list(events)[-1].finish_reason is Finish.CANCELLED
-    with pytest.raises(EngineClosedError, match="closed"):
-        worker.stream("more")
-
-
 def test_a_prompt_may_be_made_on_the_thread_just_before_its_turn(worker: EngineWorker) -> None:
     def prompt(engine: Engine) -> list[int]:
         threads.append(get_ident())
@@ -122,15 +103,6 @@ def test_a_prompt_may_be_made_on_the_thread_just_before_its_turn(worker: EngineW
     assert threads == [worker.call(lambda _: get_ident())]
     expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
     assert [token for event in events for token in event.tokens] == expected.token_ids
-
-
-def test_an_error_in_making_a_prompt_is_raised_by_the_iteration(worker: EngineWorker) -> None:
-    def prompt(_: Engine) -> str:
-        raise InvalidRequestError("no template")
-
-    with pytest.raises(InvalidRequestError, match="no template"):
-        list(worker.stream(prompt))
-    assert list(worker.stream("hello", Options(max_tokens=1)))
 
 
 class Blocked:
@@ -316,6 +288,8 @@ class TestClosing:
         blocked.let_go()
         assert worker.close(60)
         assert list(blocked.running)[-1].finish_reason is Finish.LENGTH, "it wanted one token"
+        with pytest.raises(EngineClosedError, match="closed"):
+            worker.stream("more")
 
     def test_while_the_model_loads(self) -> None:
         gate = Flag()
