@@ -111,7 +111,7 @@ def test_an_answer_is_a_call_or_keeps_to_a_schema(family_engine: Any, opening: s
     options = replace(job.options, sampling=sampling, max_tokens=200)
     text = engine.generate(str(job.prompt), options).text
     parser = job.parser()
-    answer = joined(parser.feed(text) + parser.finish())
+    answer = joined([*parser.feed(text), *parser.finish()])
     if opening == "<":
         assert [call.name for call in answer.calls] == ["write_file"]
     else:
@@ -182,7 +182,7 @@ def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str
         options = replace(job.options, sampling=Sampling(1.0, seed=seed))
         completion = engine.generate(str(job.prompt), replace(options, max_tokens=90))
         parser = job.parser()
-        (call,) = joined(parser.feed(completion.text) + parser.finish()).calls
+        (call,) = joined([*parser.feed(completion.text), *parser.finish()]).calls
         found.add(call.input["a"])
     assert found <= {1, 0, "foo", "bar"}
 
@@ -206,7 +206,7 @@ def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family
     options = replace(job.options, sampling=Sampling(1.0, seed=2), max_tokens=200)
     completion = engine.generate(str(job.prompt), options)
     parser = job.parser()
-    found = joined(parser.feed(completion.text) + parser.finish())
+    found = joined([*parser.feed(completion.text), *parser.finish()])
     assert found.calls
     assert {call.name for call in found.calls} <= {"first", "second"}
     assert completion.finish_reason == "length" or not found.content
@@ -225,7 +225,7 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
     links = {f"d{number}": link(number) for number in range(7)} | {"d7": {"type": "string"}}
     schema = {"properties": {"a": {"$ref": "#/$defs/d0"}}, "required": ["a"], "$defs": links}
     tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-    begin(family_engine(family), tool).parser().feed("<tool_call>\n<function=f>")
+    list(begin(family_engine(family), tool).parser().feed("<tool_call>\n<function=f>"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -14,11 +14,9 @@ from akunu_py.options import Grammar
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     MAX_TOOLS,
-    Block,
     Blocks,
     ChatJob,
     Message,
-    Step,
     Tools,
     call_of,
     merged,
@@ -32,6 +30,7 @@ from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, JobAnswer, finish_word, named_sse, new_id
 from akunu_py.stats import Stats
+from akunu_py.text.answer_parser import Block, Step
 
 _TYPES: Final = {
     401: "authentication_error",

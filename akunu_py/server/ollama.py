@@ -16,7 +16,6 @@ from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     Blocks,
     ChatJob,
-    Step,
     Tools,
     read_messages,
     read_offered_tools,
@@ -35,6 +34,7 @@ from akunu_py.server.wire import (
     json_line,
     refuse_embeddings,
 )
+from akunu_py.text.answer_parser import Step
 from akunu_py.text.fim import FILL_FORMATS, find_format
 
 _SPOKEN_VERSION: Final = "0.12.6"

@@ -20,10 +20,8 @@ from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    Block,
     ChatJob,
     Message,
-    Step,
     Tools,
     call_of,
     count_tokens,
@@ -44,6 +42,7 @@ from akunu_py.server.wire import (
     prompt_progress,
     timings,
 )
+from akunu_py.text.answer_parser import Block, Step
 
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
 _INPUT: Final = {
