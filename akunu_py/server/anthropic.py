@@ -153,7 +153,7 @@ def _usage(stats: Stats) -> dict[str, int]:
 def _read(service: Service, body: Body) -> ChatJob:
     grammar = _read_format(body)
     options = read_options(service, body, OPENAI, stops="stop_sequences", grammar=grammar)
-    tools = _read_tools(body, service.engine.tokenizer.answer_format.has_tools)
+    tools = _read_tools(body)
     thinking = body.object("thinking").text("type", default=None)
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
@@ -171,7 +171,7 @@ def _read_format(body: Body) -> Grammar | None:
     return read_format(holder, name)
 
 
-def _read_tools(body: Body, model_has_tools: bool) -> Tools:
+def _read_tools(body: Body) -> Tools:
     """The tools, and which of them are to be called, by OpenAI's fields for that."""
     given = body.object("tool_choice")
     word = given.text("type", default="auto")
@@ -183,8 +183,7 @@ def _read_tools(body: Body, model_has_tools: bool) -> Tools:
                   "tools": [{"name": given.text("name", default="")}]}  # fmt: skip
     parallel = not given.flag("disable_parallel_tool_use", default=False)
     tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
-    fields = {"tool_choice": choice, "parallel_tool_calls": parallel}
-    return select_tools(Body(fields), tools, model_has_tools=model_has_tools)
+    return select_tools(Body({"tool_choice": choice, "parallel_tool_calls": parallel}), tools)
 
 
 def _tool(tool: Body) -> dict[str, Any]:

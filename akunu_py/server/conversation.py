@@ -120,9 +120,8 @@ class Tools:
     one_call: bool = False
 
 
-def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_tools: bool) -> Tools:
-    """The tools that `tool_choice` and `parallel_tool_calls` let the model call. If the model's
-    template has no tools, they are ignored, unless a call is required."""
+def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
+    """The tools that `tool_choice` and `parallel_tool_calls` let the model call."""
     may_call, must_call, among = _read_tool_choice(body)
     parallel = body.flag("parallel_tool_calls", default=True)
     if among is not None:
@@ -132,9 +131,7 @@ def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_too
             body.refuse("tool_choice", "names a function that is not among `tools`")
         if not offered:
             body.refuse("tool_choice", "needs `tools` to choose from")
-        if not model_has_tools:
-            body.refuse("tool_choice", "cannot be served: this model's chat template has no tools")
-    if not may_call or not model_has_tools:
+    if not may_call:
         return Tools()
     return Tools(tuple(offered), must_call, bool(offered) and not parallel)
 
@@ -238,9 +235,14 @@ class ChatJob(Job):
         """Renders a conversation by the model's template.
 
         If the last message is the assistant's, and text, the answer continues it, unless
-        `continues` is false. Without `opens` the prompt does not begin an answer.
+        `continues` is false. Without `opens` the prompt does not begin an answer. If the template
+        has no tools, they are ignored, unless a call is required.
         """
         format_ = tokenizer.answer_format
+        if tools.must_call and not format_.has_tools:
+            why = "cannot be served: this model's chat template has no tools"
+            Body({}).refuse("tool_choice", why)
+        tools = tools if format_.has_tools else Tools()
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         begun = begun and continues

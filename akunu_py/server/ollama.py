@@ -87,14 +87,13 @@ def _chat(service: Service, body: Body) -> Response:
     loaded. Tools are ignored if the model's template has none."""
     tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
-    offered = read_offered_tools(body)
-    tools = offered if tokenizer.answer_format.has_tools else []
+    tools = Tools(tuple(read_offered_tools(body)))
     settings = _read_think(body)
     if not body.values("messages"):
         return _loaded(service, _NOTHING)
     for message in body.objects("messages"):
         _refuse_images(message)
-    job = ChatJob.begin(tokenizer, read_messages(body), options, Tools(tuple(tools)), settings)
+    job = ChatJob.begin(tokenizer, read_messages(body), options, tools, settings)
     return _respond(service, body, job, job.blocks())
 
 

@@ -37,8 +37,7 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     for name in ("functions", "function_call"):
         if body.has(name):
             body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
-    has_tools = tokenizer.answer_format.has_tools
-    tools = select_tools(body, read_offered_tools(body), model_has_tools=has_tools)
+    tools = select_tools(body, read_offered_tools(body))
     options = read_options(service, body, OPENAI, logprobs=read_logprobs(body), grammar=grammar)
     messages = read_messages(body)
     opens = body.flag("add_generation_prompt", default=None)
