@@ -15,7 +15,7 @@ from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.events import Completion, Event
+from akunu_py.events import Completion, Event, EventStream
 from akunu_py.machine.backend import Backend, spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
@@ -173,24 +173,24 @@ class Engine:
             ContextOverflowError: if the prompt does not fit.
         """
         sequence = Sequence.of(asked, options)
-        reader = sequence.reader = _Events()
-        self.runner.encode(sequence)
-        reader.check()
-        self.runner.prepare(sequence)
-        reader.check()
+        reader = sequence.reader = EventStream()
+        for begin in (self.runner.encode, self.runner.prepare, self._start):
+            begin(sequence)
+            list(reader.ready())  # raises the error, if it ended with one
+        return self._events(sequence, reader)
+
+    def _start(self, sequence: Sequence) -> None:
         if self._active is not None:
             self.runner.close(self._active)  # also if nobody has begun to read it
         self._active = sequence
         self.runner.start(sequence)
-        reader.check()
-        return self._events(sequence, reader)
 
-    def _events(self, sequence: Sequence, reader: "_Events") -> Generator[Event, None, None]:
+    def _events(self, sequence: Sequence, reader: EventStream) -> Generator[Event, None, None]:
         try:
             while sequence.phase is not Phase.DONE:
                 self.runner.reserve(sequence, anyway=True)
                 self.runner.advance(sequence)
-                yield from reader.take()
+                yield from reader.ready()
         finally:
             self.runner.close(sequence)
             if self._active is sequence:
@@ -218,24 +218,23 @@ class Engine:
         if parallel < 1:
             raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
         scheduler = Scheduler(parallel)
-        sequences, readers = list[Sequence](), list[_Events]()
+        sequences, answers = list[Sequence](), list[tuple[EventStream, Completion]]()
         for one in asked:
             sequences.append(Sequence.of(one, options))
-            readers.append(_Events())
-            sequences[-1].reader = readers[-1]
+            answers.append((EventStream(), Completion(self.model.name)))
+            sequences[-1].reader = answers[-1][0]
             scheduler.add(sequences[-1])
-        completions = [Completion(self.model.name) for _ in sequences]
         try:
             while scheduler.waiting or scheduler.running:
                 scheduler.admit(self.runner)
                 scheduler.advance(self.runner)
-                for reader, completion in zip(readers, completions, strict=True):
-                    for event in reader.take():
+                for reader, completion in answers:
+                    for event in reader.ready():
                         completion.add(event)
         finally:
             for sequence in sequences:
                 self.runner.close(sequence)
-        return completions
+        return [completion for _, completion in answers]
 
     def reset(self) -> None:
         """Empties the caches that no answer uses; ends a stream. What is on disk stays there."""
@@ -277,33 +276,3 @@ class Engine:
         With `closing`, it writes everything.
         """
         return self._prefixes.save(closing=closing)
-
-
-class _Events:
-    """Collects the events of a request for whoever advances it."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._error: BaseException | None = None
-
-    def put(self, event: Event) -> None:
-        self._events.append(event)
-
-    def end(self, error: BaseException | None = None) -> None:
-        self._error = error
-
-    def take(self) -> list[Event]:
-        """The new events, before the error that ended the request, if any, is raised."""
-        events, self._events = self._events, []
-        if not events:
-            self.check()
-        return events
-
-    def check(self) -> None:
-        """Raises the error that ended the request, if any."""
-        error, self._error = self._error, None
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # its traceback holds this frame, and so the request

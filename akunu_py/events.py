@@ -6,11 +6,12 @@ that iterates, or an event loop with `async for`, which is woken once for every 
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from akunu_py.round import Finish, Round
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
@@ -110,16 +111,6 @@ class Completion:
         self.prompt_logprobs = self.prompt_logprobs or event.prompt_logprobs
 
 
-class Reader(Protocol):
-    """Where the events of a request go, on the engine's thread; neither method may raise."""
-
-    def put(self, event: Event) -> None:
-        """Takes the next event."""
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Takes the end, with the error that caused it, if any."""
-
-
 def _nothing() -> None:
     """What `cancel` calls once there is nothing to cancel."""
 
@@ -143,12 +134,12 @@ class EventStream:
         self._queue: SimpleQueue[Event | BaseException | None] = SimpleQueue()
         self._exhausted = False
         self._on_cancel = on_cancel
+        self._on_finish: Callable[[], object] = _nothing
         self._aborted: BaseException | None = None
         self._wake: Callable[[], object] | None = None
         self._wake_pending = False
         self._end_only = False
-        self._on_finish: Callable[[], object] | None = None
-        self._reader: asyncio.Future[None] | None = None
+        self._arrived = asyncio.Event()  # for the event loop
 
     def cancel(self) -> None:
         """Ends the request: immediately if it still waits, else after the current chunk or round.
@@ -162,7 +153,7 @@ class EventStream:
     def abort(self, error: BaseException) -> None:
         """Cancels the request and raises `error` at the reader immediately; for the event loop."""
         self._aborted = error
-        self._wake_reader()
+        self._arrived.set()
         self.cancel()
 
     def attach(self, on_finish: Callable[[], object], *, end_only: bool = False) -> None:
@@ -205,35 +196,24 @@ class EventStream:
 
     def _woken(self) -> None:
         self._wake_pending = False  # first, so that events that come from now on wake again
+        self._arrived.set()
         if self.finished:
             self._wake = None  # which holds this stream
-            if self._on_finish is not None:
-                on_finish, self._on_finish = self._on_finish, None
-                on_finish()
-        self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+            on_finish, self._on_finish = self._on_finish, _nothing
+            on_finish()
 
     def __aiter__(self) -> Self:
         if self._wake is None:
-            self.attach(lambda: None)
+            self.attach(_nothing)
         return self
 
     async def __anext__(self) -> Event:
-        while not self._exhausted:
-            if self._aborted is not None:
-                raise self._aborted
-            try:
-                event = self._unpack(self._queue.get_nowait())
-            except Empty:
-                self._reader = asyncio.get_running_loop().create_future()
-                await self._reader
-                continue
-            if event is not None:
-                return event
-        raise StopAsyncIteration
+        while self._aborted is None:
+            if self._exhausted or not self._queue.empty():
+                return self._take(StopAsyncIteration)
+            self._arrived.clear()
+            await self._arrived.wait()
+        raise self._aborted
 
     def __iter__(self) -> Iterator[Event]:
         return self
@@ -241,26 +221,31 @@ class EventStream:
     def __next__(self) -> Event:
         # A signal that arrives just before a wait, or on another thread, does not end that wait.
         # Short waits let the main thread run its signal handlers.
-        while not self._exhausted:
-            try:
-                event = self._unpack(self._queue.get(timeout=_SIGNAL_INTERVAL_S))
-            except Empty:
-                continue
-            if event is not None:
-                return event
-        raise StopIteration
+        while True:
+            with suppress(Empty):
+                return self._take(StopIteration, _SIGNAL_INTERVAL_S)
 
-    def _unpack(self, entry: Event | BaseException | None) -> Event | None:
-        """The event in an entry of the queue; None or an error is the end."""
+    def ready(self) -> Iterator[Event]:
+        """The events that are there already, and then the error that ended them, if any."""
+        while not (self._exhausted or self._queue.empty()):
+            try:
+                event = self._take(StopIteration)
+            except StopIteration:
+                return
+            yield event
+
+    def _take(self, end: type[Exception], timeout: float | None = None) -> Event:
+        """The next event; raises the error that ended them, or else `end`."""
+        if self._exhausted:
+            raise end
+        entry = self._queue.get(timeout=timeout)
         if isinstance(entry, Event):
             return entry
         self._exhausted = True
         try:
-            if entry is not None:
-                raise entry
+            raise end if entry is None else entry
         finally:
             del entry  # its traceback holds this frame, and so the request
-        return None
 
     def __enter__(self) -> Self:
         return self

@@ -381,14 +381,14 @@ def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
     pieces = []
     for position, token in enumerate(outcome.tokens):
         pieces.append(text.feed(token, drafted=position < outcome.accepted))
-        if text.stopped:
+        if text.stop:
             outcome.cut(position + 1, Finish.STOP)
             break
     if outcome.finish is None and sequence.cancelled:
         outcome.finish = Finish.CANCELLED
     if outcome.finish is not None:
         pieces.append(text.finish())
-        if text.stopped:
+        if text.stop:
             outcome.finish = Finish.STOP
     sequence.stats.add(outcome)
     return Event(outcome, tuple(pieces), copy(sequence.stats), stop=text.stop)

@@ -18,7 +18,7 @@ from akunu_py.stats import Stats
 if TYPE_CHECKING:
     from akunu_py.cache.prefix_pool import PrefixSlot
     from akunu_py.decoding.draft_session import DraftSession
-    from akunu_py.events import Event, Reader
+    from akunu_py.events import Event, EventStream
     from akunu_py.sampling.sampler import Sampler
 
 
@@ -77,7 +77,7 @@ class Sequence:
     sampler: "Sampler | None" = None
     may_be_cancelled: bool = False
     cancelled: bool = False
-    reader: "Reader | None" = None
+    reader: "EventStream | None" = None
     phase: Phase = Phase.NEW
     prompt: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)

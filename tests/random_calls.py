@@ -4,8 +4,8 @@ import json
 import random
 import re
 import string
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
 from akunu_py.server.conversation import ChatJob, Tools
-from akunu_py.text.answer_parser import Part
+from akunu_py.text.answer_parser import Step
 from akunu_py.text.call_reader import ToolCall
 from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model
 
@@ -40,18 +40,22 @@ MAIN = ("hermes", "llama3", "mistral", "qwen3_coder", "glm")
 MESSAGES = [{"role": "user", "content": "Call a function."}]
 
 
-def joined(parts: Sequence[Part]) -> Part:
-    """Several parts as one, in which any field may be set but `arguments`."""
-    calls: list[ToolCall] = []
-    for part in parts:
-        calls += part.calls
-        if part.arguments:
-            calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + part.arguments)
-    return Part(
-        "".join(part.content for part in parts),
-        "".join(part.reasoning for part in parts),
-        tuple(calls),
-    )
+@dataclass(frozen=True)
+class Part:
+    """What an answer, or a part of it, says."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+def joined(steps: Iterable[Step]) -> Part:
+    texts, calls = {"text": "", "reasoning": "", "call": ""}, {}
+    for _, block, text in steps:
+        texts[block.kind] += text
+        if block.call is not None:
+            calls[block.index] = block.call
+    return Part(texts["text"], texts["reasoning"], tuple(calls.values()))
 
 
 def engine_of(family: str, folder: Path) -> Engine:
@@ -73,10 +77,10 @@ def check_call(engine: Engine, seed: int) -> Completion:
     completion = engine.generate(str(job.prompt), job.options)
     assert completion.finish_reason == "eos", completion.text
     parser = job.parser()
-    streamed = [part for piece in completion.pieces for part in parser.feed(piece.text)]
-    found = joined(streamed + parser.finish())
+    streamed = [step for piece in completion.pieces for step in parser.feed(piece.text)]
+    found = joined([*streamed, *parser.finish()])
     whole = job.parser()
-    assert joined(whole.feed(completion.text) + whole.finish()) == found
+    assert joined([*whole.feed(completion.text), *whole.finish()]) == found
     (call,) = found.calls
     assert not found.content
     format_ = engine.tokenizer.answer_format

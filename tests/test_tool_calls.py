@@ -15,8 +15,7 @@ from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.prompt import encode_references
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.server.conversation import ChatJob, Tools
-from akunu_py.text.answer_parser import Part
-from tests.random_calls import FAMILIES, MAIN, MESSAGES, check_call, engine_of, joined
+from tests.random_calls import FAMILIES, MAIN, MESSAGES, Part, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY
 
 
@@ -59,7 +58,7 @@ def answer(engine: Engine, job: ChatJob, sampling: Sampling, tokens: int) -> tup
     options = replace(job.options, sampling=sampling, max_tokens=tokens)
     completion = engine.generate(str(job.prompt), options)
     parser = job.parser()
-    found = joined(parser.feed(completion.text) + parser.finish())
+    found = joined([*parser.feed(completion.text), *parser.finish()])
     return completion.finish_reason, found
 
 
@@ -217,7 +216,7 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
     links = {f"d{number}": link(number) for number in range(7)} | {"d7": {"type": "string"}}
     named = {"a": {"$ref": "#/$defs/d0"}}
     schema: dict[str, Any] = {"properties": named, "required": ["a"], "$defs": links}
-    begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>")
+    list(begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>"))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

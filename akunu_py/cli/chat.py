@@ -4,8 +4,6 @@ The prompt appears immediately; the model loads meanwhile, on a thread of its ow
 """
 
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation
@@ -30,10 +28,18 @@ def run(settings: ChatSettings) -> int:
     """
     fetch_model(settings.model)
     on_terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
-    make_screen = _terminal_screen_maker(settings) if on_terminal else Screen
+    if on_terminal:  # imported before the engine's thread competes for the interpreter
+        from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
+            TerminalScreen,
+            open_history,
+        )
     worker = EngineWorker(lambda: _load(settings, on_terminal=on_terminal))
     try:
-        screen = make_screen(worker.loading)
+        screen = (
+            TerminalScreen(worker.loading, settings, open_history())
+            if on_terminal
+            else Screen(worker.loading)
+        )
         conversation = Conversation(
             worker,
             settings.options,
@@ -99,13 +105,3 @@ def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
     if on_terminal and options.drafts and not engine.speculation.why_impossible:
         engine.speculation.find_costs()  # asks for the measurement
     return engine
-
-
-def _terminal_screen_maker(settings: ChatSettings) -> "Callable[[Future[Engine]], Screen]":
-    """Imports the line editor before the engine's thread competes for the interpreter."""
-    from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
-        TerminalScreen,
-        open_history,
-    )
-
-    return lambda loading: TerminalScreen(loading, settings, open_history())

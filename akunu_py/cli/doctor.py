@@ -126,7 +126,9 @@ def _recommend(payoff: Payoff) -> dict[str, Any]:
 
 
 def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) -> list[str]:
-    blas = machine["blas"]
+    blas, ranks = machine["blas"], None
+    if "ranks" in model:
+        ranks = f"{model['ranks']}; a broadcast takes {1e3 * model['broadcast_s']:.2f} ms"
     facts = [
         ("device", f"{machine['device']}, {machine['chip']}, {count(machine['cores'], 'core')}"),
         ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB of it free"),
@@ -136,18 +138,12 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
             f"mlx {machine['mlx']}, mlx-lm {machine['mlx_lm']}, Python {machine['python']}",
         ),
         ("model", f"{model['name']}, context {model['context_length']:,}"),
-        ("ranks", _ranks_line(model)),
+        ("ranks", ranks),
         ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
         ("rollback", model["after_rejection"]),
         ("kv cache", model["kv_cache"]),
     ]
     return [_line(name, fact) for name, fact in facts if fact]
-
-
-def _ranks_line(model: dict[str, Any]) -> str | None:
-    if "ranks" not in model:
-        return None
-    return f"{model['ranks']}; a broadcast takes {1e3 * model['broadcast_s']:.2f} ms"
 
 
 def _line(name: str, fact: str) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def load_engine(options: ModelOptions) -> "Engine":
     """Loads a model; what is on this machine is looked for before the libraries load."""
-    _find(options, fetches=False)
+    fetch_model(options, from_hub=False)
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.loading import load  # noqa: PLC0415  (takes a second)
 
@@ -45,18 +45,14 @@ def measure_costs_with_bar(
         )
 
 
-def fetch_model(options: ModelOptions) -> None:
+def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:
     """Downloads models that are on the hub and not on this machine yet, with a progress bar.
 
     Raises:
         ModelLoadError: if there is no such model or adapter, or it cannot be fetched.
     """
-    _find(options, fetches=True)
-
-
-def _find(options: ModelOptions, *, fetches: bool) -> None:
     for name in (options.name, options.draft_model):
-        if name is not None and (fetches or not is_hub_name(name)):
+        if name is not None and (from_hub or not is_hub_name(name)):
             find_model(name)
     if options.adapter_path is not None:
         find_adapter(options.adapter_path)

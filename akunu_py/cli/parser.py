@@ -154,15 +154,13 @@ def _make_parser() -> ArgumentParser:
         own = families.get(family, commands).add_parser(name, **_described(command.summary))
         own.set_defaults(command=command)
         groups: dict[str, _ActionsContainer] = {"": own}
-        for option in sorted(_options_of(command.settings), key=_comes_last):
+        # The options of speculation are those of several dataclasses.
+        found = sorted(_options_of(command.settings), key=lambda it: it.group == SPECULATION)
+        for option in found:
             if option.group not in groups:
                 groups[option.group] = own.add_argument_group(option.group)
             _add_argument(groups[option.group], option)
     return parser
-
-
-def _comes_last(option: Option) -> bool:
-    return option.group == SPECULATION  # its options are those of several dataclasses
 
 
 def _described(summary: str) -> dict[str, Any]:

@@ -14,11 +14,9 @@ from akunu_py.options import Grammar
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     MAX_TOOLS,
-    Block,
     Blocks,
     ChatJob,
     Message,
-    Step,
     Tools,
     call_of,
     merged,
@@ -32,6 +30,7 @@ from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, JobAnswer, finish_word, named_sse, new_id
 from akunu_py.stats import Stats
+from akunu_py.text.answer_parser import Block, Step
 
 _TYPES: Final = {
     401: "authentication_error",
@@ -154,7 +153,7 @@ def _usage(stats: Stats) -> dict[str, int]:
 def _read(service: Service, body: Body) -> ChatJob:
     grammar = _read_format(body)
     options = read_options(service, body, OPENAI, stops="stop_sequences", grammar=grammar)
-    tools = _read_tools(body, service.engine.tokenizer.answer_format.has_tools)
+    tools = _read_tools(body)
     thinking = body.object("thinking").text("type", default=None)
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
@@ -172,7 +171,7 @@ def _read_format(body: Body) -> Grammar | None:
     return read_format(holder, name)
 
 
-def _read_tools(body: Body, model_has_tools: bool) -> Tools:
+def _read_tools(body: Body) -> Tools:
     """The tools, and which of them are to be called, by OpenAI's fields for that."""
     given = body.object("tool_choice")
     word = given.text("type", default="auto")
@@ -184,8 +183,7 @@ def _read_tools(body: Body, model_has_tools: bool) -> Tools:
                   "tools": [{"name": given.text("name", default="")}]}  # fmt: skip
     parallel = not given.flag("disable_parallel_tool_use", default=False)
     tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
-    fields = {"tool_choice": choice, "parallel_tool_calls": parallel}
-    return select_tools(Body(fields), tools, model_has_tools=model_has_tools)
+    return select_tools(Body({"tool_choice": choice, "parallel_tool_calls": parallel}), tools)
 
 
 def _tool(tool: Body) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
-from uuid import uuid4
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event
@@ -14,9 +13,8 @@ from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body, parse_json
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JSONAnswer, finish_word
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, ReasoningCounter
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Block, ReasoningCounter, Step
 from akunu_py.text.call_grammar import CallGrammar, make_checked
-from akunu_py.text.call_reader import ToolCall
 from akunu_py.text.tokenizer import Tokenizer
 
 Message = dict[str, Any]
@@ -122,9 +120,8 @@ class Tools:
     one_call: bool = False
 
 
-def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_tools: bool) -> Tools:
-    """The tools that `tool_choice` and `parallel_tool_calls` let the model call. If the model's
-    template has no tools, they are ignored, unless a call is required."""
+def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
+    """The tools that `tool_choice` and `parallel_tool_calls` let the model call."""
     may_call, must_call, among = _read_tool_choice(body)
     parallel = body.flag("parallel_tool_calls", default=True)
     if among is not None:
@@ -134,9 +131,7 @@ def select_tools(body: Body, offered: Sequence[dict[str, Any]], *, model_has_too
             body.refuse("tool_choice", "names a function that is not among `tools`")
         if not offered:
             body.refuse("tool_choice", "needs `tools` to choose from")
-        if not model_has_tools:
-            body.refuse("tool_choice", "cannot be served: this model's chat template has no tools")
-    if not may_call or not model_has_tools:
+    if not may_call:
         return Tools()
     return Tools(tuple(offered), must_call, bool(offered) and not parallel)
 
@@ -240,9 +235,14 @@ class ChatJob(Job):
         """Renders a conversation by the model's template.
 
         If the last message is the assistant's, and text, the answer continues it, unless
-        `continues` is false. Without `opens` the prompt does not begin an answer.
+        `continues` is false. Without `opens` the prompt does not begin an answer. If the template
+        has no tools, they are ignored, unless a call is required.
         """
         format_ = tokenizer.answer_format
+        if tools.must_call and not format_.has_tools:
+            why = "cannot be served: this model's chat template has no tools"
+            Body({}).refuse("tool_choice", why)
+        tools = tools if format_.has_tools else Tools()
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         begun = begun and continues
@@ -295,41 +295,14 @@ def _variables(tokenizer: Tokenizer) -> dict[str, str]:
     return {"date_string": datetime.now(UTC).strftime("%d %b %Y")}
 
 
-BlockKind = Literal["reasoning", "text", "call"]
-
-
-@dataclass
-class Block:
-    """A stretch of an answer of one kind, at its place among the others; a call is one block.
-
-    `cut` is whether the answer ended within it, because of a limit or, in a call, a stop string.
-    """
-
-    index: int
-    kind: BlockKind
-    text: str = ""
-    call: ToolCall | None = None
-    cut: bool = False
-    id: str = field(default_factory=lambda: uuid4().hex)
-
-    def call_id(self, prefix: str) -> str:
-        """The id that the model gave its call, or else one of ours."""
-        return (self.call and self.call.id) or f"{prefix}{self.id[:24]}"
-
-
-Step = tuple[Literal["start", "delta", "stop"], Block, str]
-"""What happens to a block, and the text that is added."""
-
-
 class Blocks:
     """The blocks of one answer, as they grow, and how many of its tokens were reasoning."""
 
     def __init__(self, parser: AnswerParser, counter: ReasoningCounter) -> None:
-        self.done: list[Block] = []
+        self.done = parser.done
         self.reasoning_tokens = 0
         self._parser = parser
         self._counter = counter
-        self._open: Block | None = None
 
     @property
     def calls(self) -> list[Block]:
@@ -344,53 +317,12 @@ class Blocks:
         return "".join(block.text for block in self.done if block.kind == kind)
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
-        """Takes the next event, or a whole answer; at its end, closes what is open. Blocks grow
-        while the steps are read."""
-        finish = source.finish_reason
+        """Takes the next event, or a whole answer; at its end, closes what is open."""
         self.reasoning_tokens += self._counter.count(source.pieces)
-        parts = self._parser.feed(source.text)
-        if finish is not None:
-            parts += self._parser.finish()
-        for part in parts:
-            for call in part.calls:
-                yield from self._start("call", replace(call, arguments=""))
-                if call.arguments:
-                    yield self._argue(call.arguments)
-            if part.arguments:
-                yield self._argue(part.arguments)
-            if text := part.reasoning or part.content:
-                kind: BlockKind = "reasoning" if part.reasoning else "text"
-                if self._open is None or self._open.kind != kind:
-                    yield from self._start(kind)
-                block = self._open
-                assert block is not None
-                block.text += text
-                yield "delta", block, text
-        if finish is not None:
-            if self._open is not None:
-                self._open.cut = finish_word(finish) == "length"
-            yield from self._close()
+        yield from self._parser.feed(source.text)
+        if source.finish_reason is not None:
+            yield from self._parser.finish(cut=finish_word(source.finish_reason) == "length")
 
     def take_all(self, completion: Completion) -> None:
         for _ in self.feed(completion):
             pass
-
-    def _argue(self, text: str) -> Step:
-        block = self._open
-        assert block is not None
-        assert block.call is not None
-        block.call = replace(block.call, arguments=block.call.arguments + text)
-        return "delta", block, text
-
-    def _start(self, kind: BlockKind, call: ToolCall | None = None) -> Iterator[Step]:
-        yield from self._close()
-        self._open = Block(len(self.done), kind, call=call)
-        yield "start", self._open, ""
-
-    def _close(self) -> Iterator[Step]:
-        if self._open is not None:
-            block, self._open = self._open, None
-            if block.call is not None:
-                block.cut = not block.call.complete
-            self.done.append(block)
-            yield "stop", block, ""

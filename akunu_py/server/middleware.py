@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akunu_py.errors import QueueFullError
@@ -63,9 +62,10 @@ class RequestLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = perf_counter()
         try:
-            response = await self._run(scope, receive, send)
-            if response is not None:
-                await response(scope, receive, send)
+            error = await self._run(scope, receive, send)
+            if error is not None:
+                body = self._error_form(scope["path"])(error)
+                await JSONAnswer(body, error.status, error.headers)(scope, receive, send)
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(scope["path"])[1:-1], scope.get(STATUS, _CLIENT_LEFT)
@@ -73,19 +73,16 @@ class RequestLog:
             level = logging.DEBUG if scope["path"] == _POLLED else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
-        """Runs the application; the response to its error, if that can still be sent."""
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> ApiError | None:
+        """Runs the application; returns its error, if a response to that can still be sent."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:
             if STATUS in scope:
                 api_error_of(error)  # for the log
                 return None
-            return self._response_to(noted_error(scope, error), scope["path"])
+            return noted_error(scope, error)
         return None
-
-    def _response_to(self, error: ApiError, path: str) -> Response:
-        return JSONAnswer(self._error_form(path)(error), error.status, error.headers)
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:

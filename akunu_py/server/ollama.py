@@ -16,7 +16,6 @@ from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     Blocks,
     ChatJob,
-    Step,
     Tools,
     read_messages,
     read_offered_tools,
@@ -35,6 +34,7 @@ from akunu_py.server.wire import (
     json_line,
     refuse_embeddings,
 )
+from akunu_py.text.answer_parser import Step
 from akunu_py.text.fim import FILL_FORMATS, find_format
 
 _SPOKEN_VERSION: Final = "0.12.6"
@@ -87,14 +87,13 @@ def _chat(service: Service, body: Body) -> Response:
     loaded. Tools are ignored if the model's template has none."""
     tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
-    offered = read_offered_tools(body)
-    tools = offered if tokenizer.answer_format.has_tools else []
+    tools = Tools(tuple(read_offered_tools(body)))
     settings = _read_think(body)
     if not body.values("messages"):
         return _loaded(service, _NOTHING)
     for message in body.objects("messages"):
         _refuse_images(message)
-    job = ChatJob.begin(tokenizer, read_messages(body), options, Tools(tuple(tools)), settings)
+    job = ChatJob.begin(tokenizer, read_messages(body), options, tools, settings)
     return _respond(service, body, job, job.blocks())
 
 

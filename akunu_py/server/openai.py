@@ -7,9 +7,9 @@ score texts.
 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import time
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from starlette.responses import Response
 
@@ -55,32 +55,6 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": {**named, "code": _CODES.get(error.kind), **error.facts}}
 
 
-@dataclass(frozen=True)
-class ResponseKind:
-    """The names in an endpoint's responses, and whether the last chunk always has the usage."""
-
-    id_prefix: str
-    name: str
-    chunk_name: str
-    ends_with_usage: bool = False
-
-
-class Choice(Protocol):
-    """Formats one completion as a choice of a whole response, or of the chunks of a stream. One
-    that is `empty` has no text, and may end the stream."""
-
-    @property
-    def reasoning_tokens(self) -> int: ...
-
-    def chunk_choices(self, event: Event) -> list[dict[str, Any]]: ...
-
-    def empty(self, finish: Finish | None = None) -> dict[str, Any]: ...
-
-    def whole(self, completion: Completion) -> dict[str, Any]: ...
-
-
-_COMPLETION: Final = ResponseKind("cmpl-", "text_completion", "text_completion")
-_FIM: Final = ResponseKind("fim-", "chat.completion", "chat.completion.chunk", ends_with_usage=True)
 _COMPLETION_DIALECT: Final = replace(OPENAI, max_tokens=16)
 
 Lists = dict[str, list[Any]]
@@ -90,14 +64,13 @@ def respond(
     service: Service,
     body: Body,
     prompt_jobs: Sequence[Job],
-    kind: ResponseKind,
-    make_choice: Callable[[int, Job], Choice],
+    make_choice: "Callable[[int, Job], Choice]",
 ) -> Response:
     """Does the job of every prompt, as often as the client wants choices of it."""
     per_prompt, jobs = read_choices(body, prompt_jobs, "n")
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
     streams = body.flag("stream", default=False)
-    reply = _Reply(service, body, kind, choices, per_prompt, streams=streams)
+    reply = _Reply(service, body, choices, per_prompt, streams=streams)
     if body.flag("verbose", default=False):  # llama-server's: the prompt of the template
         tokenizer = service.engine.tokenizer
         prompt = tokenizer.readable(jobs[0].prompt_text(tokenizer.decode))
@@ -112,8 +85,7 @@ class _Reply:
         self,
         service: Service,
         body: Body,
-        kind: ResponseKind,
-        choices: Sequence[Choice],
+        choices: "Sequence[Choice]",
         per_prompt: int,
         *,
         streams: bool,
@@ -122,13 +94,12 @@ class _Reply:
         self._choices = choices
         self._per_prompt = per_prompt
         self._done: dict[int, tuple[Stats, int]] = {}  # by the choice's index
-        self._ends_with_usage = kind.ends_with_usage
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
         self._begun = False
         self._head = {
-            "id": new_id(kind.id_prefix),
-            "object": kind.chunk_name if streams else kind.name,
+            "id": new_id(choices[0].id_prefix),
+            "object": choices[0].chunk_name if streams else choices[0].name,
             "created": int(time()),
             "model": service.model_name,
             "system_fingerprint": f"b{__version__}-akunu-py",
@@ -155,7 +126,7 @@ class _Reply:
         is_last = len(self._done) == len(self._choices)
         figures = _figures(self._done, self._per_prompt) | self.verbose
         extra = figures if is_last and not self._reports_usage else {}
-        if not self._ends_with_usage:
+        if not choice.ends_with_usage:
             extra = {name: value for name, value in extra.items() if name != "usage"}
         yield sse(self._chunk_head | {"choices": [choice.empty(finish)]} | extra)
         if is_last and self._reports_usage:
@@ -253,12 +224,12 @@ def _complete(service: Service, body: Body) -> Response:
     def spelled(tokens: Sequence[int]) -> str:
         return b"".join(map(spelling.of, tokens)).decode(errors="replace")
 
-    def make_choice(index: int, job: Job) -> _CompletionChoice:
+    def make_choice(index: int, job: Job) -> Choice:
         echo = job.prompt_text(spelled) if echoes else ""
-        return _CompletionChoice(index, echo, None if logprobs is None else _Logprobs(spelling))
+        return Choice(index, echo, None if logprobs is None else _Logprobs(spelling))
 
     jobs = [Job(before_gap(prompt, suffix), options) for prompt in read_prompts(service, body)]
-    return respond(service, body, jobs, _COMPLETION, make_choice)
+    return respond(service, body, jobs, make_choice)
 
 
 def _fill(service: Service, body: Body) -> Response:
@@ -267,18 +238,26 @@ def _fill(service: Service, body: Body) -> Response:
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
     job = Job(before_gap(prompt, suffix), read_options(service, body, OPENAI))
-    return respond(service, body, [job], _FIM, lambda index, _: _FimChoice(index))
+    return respond(service, body, [job], lambda index, _: _FimChoice(index))
 
 
-class _CompletionChoice:
-    """A choice of `/v1/completions`; `echo` is the text before the completion."""
+class Choice:
+    """A completion as a choice of a whole response or of the chunks of a stream; this one is of
+    `/v1/completions`. `echo` is the text before the completion. The names are those in responses;
+    `ends_with_usage` is whether the last chunk always has the usage."""
 
-    reasoning_tokens = 0
+    id_prefix = "cmpl-"
+    name = chunk_name = "text_completion"
+    ends_with_usage = False
 
-    def __init__(self, index: int, echo: str, logprobs: "_Logprobs | None") -> None:
+    def __init__(self, index: int, echo: str = "", logprobs: "_Logprobs | None" = None) -> None:
         self._index = index
         self._echo = echo
         self._logprobs = logprobs
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return 0
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         text, self._echo = self._echo + event.text, ""
@@ -288,6 +267,7 @@ class _CompletionChoice:
         return [self._choice(text, logprobs, None)]
 
     def empty(self, finish: Finish | None = None) -> dict[str, Any]:
+        """A choice without text, which may end the stream."""
         return self._choice("", None, finish and finish_word(finish))
 
     def whole(self, completion: Completion) -> dict[str, Any]:
@@ -299,12 +279,13 @@ class _CompletionChoice:
         return {"index": self._index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
-class _FimChoice(_CompletionChoice):
+class _FimChoice(Choice):
     """A choice of `/v1/fim/completions`. Every delta has a text, even an empty one, because Tabby
     reads nothing else."""
 
-    def __init__(self, index: int) -> None:
-        super().__init__(index, "", None)
+    id_prefix = "fim-"
+    name, chunk_name = "chat.completion", "chat.completion.chunk"
+    ends_with_usage = True
 
     def whole(self, completion: Completion) -> dict[str, Any]:
         choice = super().whole(completion)

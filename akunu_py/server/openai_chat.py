@@ -10,7 +10,6 @@ from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
-    Block,
     Blocks,
     ChatJob,
     count_tokens,
@@ -20,13 +19,13 @@ from akunu_py.server.conversation import (
     select_tools,
 )
 from akunu_py.server.dialect import OPENAI, read_format, read_logprobs, read_options
-from akunu_py.server.openai import ResponseKind, respond
+from akunu_py.server.openai import Choice, respond
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, described_logprobs, finish_word
+from akunu_py.text.answer_parser import Block
 from akunu_py.text.chat import reserved_names
 from akunu_py.text.tokenizer import TokenBytes
 
-_KIND: Final = ResponseKind("chatcmpl-", "chat.completion", "chat.completion.chunk")
 _MAX_EFFORT_LENGTH: Final = 16
 """Characters of a `reasoning_effort`; each model has its own words for it."""
 
@@ -38,8 +37,7 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     for name in ("functions", "function_call"):
         if body.has(name):
             body.refuse(name, "is obsolete; send `tools` and `tool_choice` instead")
-    has_tools = tokenizer.answer_format.has_tools
-    tools = select_tools(body, read_offered_tools(body), model_has_tools=has_tools)
+    tools = select_tools(body, read_offered_tools(body))
     options = read_options(service, body, OPENAI, logprobs=read_logprobs(body), grammar=grammar)
     messages = read_messages(body)
     opens = body.flag("add_generation_prompt", default=None)
@@ -62,7 +60,7 @@ def _chat(service: Service, body: Body) -> Response:
     job = read_chat(service, body)
     spelling = None if job.options.logprobs is None else service.engine.tokenizer.token_bytes
     return respond(
-        service, body, [job], _KIND, lambda index, _: _ChatChoice(index, job.blocks(), spelling)
+        service, body, [job], lambda index, _: _ChatChoice(index, job.blocks(), spelling)
     )
 
 
@@ -79,10 +77,14 @@ ENDPOINTS: Final = (
 )
 
 
-class _ChatChoice:
+class _ChatChoice(Choice):
     """A choice of `/v1/chat/completions`; `spelling` is None if no log-probabilities are wanted."""
 
+    id_prefix = "chatcmpl-"
+    name, chunk_name = "chat.completion", "chat.completion.chunk"
+
     def __init__(self, index: int, blocks: Blocks, spelling: TokenBytes | None) -> None:
+        super().__init__(index)
         self._blocks = blocks
         self._spelling = spelling
         self._num_calls = 0
@@ -114,7 +116,7 @@ class _ChatChoice:
             deltas.append({"content": ""})
         choices = [{**self._nothing, "delta": delta} for delta in deltas]
         if event.logprobs:
-            choices[-1]["logprobs"] = self._logprobs(event.logprobs)
+            choices[-1]["logprobs"] = self._described(event.logprobs)
         return choices
 
     def empty(self, finish: Finish | None = None) -> dict[str, Any]:
@@ -130,9 +132,9 @@ class _ChatChoice:
         if calls:
             message["tool_calls"] = [_tool_call(block) for block in calls]
         return {
-            "index": self._nothing["index"],
+            "index": self._index,
             "message": message,
-            "logprobs": self._logprobs(completion.logprobs),
+            "logprobs": self._described(completion.logprobs),
             "finish_reason": self._finish_reason(completion.finish_reason),
         }
 
@@ -140,7 +142,7 @@ class _ChatChoice:
         reason = finish_word(finish)
         return "tool_calls" if self._blocks.has_whole_calls and reason == "stop" else reason
 
-    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _described(self, entries: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._spelling is None:
             return None
         return {"content": described_logprobs(entries, self._spelling), "refusal": None}

@@ -20,10 +20,8 @@ from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    Block,
     ChatJob,
     Message,
-    Step,
     Tools,
     call_of,
     count_tokens,
@@ -44,6 +42,7 @@ from akunu_py.server.wire import (
     prompt_progress,
     timings,
 )
+from akunu_py.text.answer_parser import Block, Step
 
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
 _INPUT: Final = {
@@ -119,7 +118,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     grammar = read_format(body.object("text"), "format")
     options = read_options(service, body, _DIALECT, grammar=grammar)
     engine = service.engine
-    kinds, tools = _read_tools(body, engine.tokenizer.answer_format.has_tools)
+    kinds, tools = _read_tools(body)
     messages = _read_input(body)
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
@@ -143,7 +142,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     return begun(bisect_left(range(len(ways) - 1), True, key=fits)), kinds
 
 
-def _read_tools(body: Body, model_has_tools: bool) -> tuple[dict[str, str], Tools]:
+def _read_tools(body: Body) -> tuple[dict[str, str], Tools]:
     """The kind of each tool by its name, and the tools as functions."""
     kinds: dict[str, str] = {}
     functions: list[dict[str, Any]] = []
@@ -166,8 +165,7 @@ def _read_tools(body: Body, model_has_tools: bool) -> tuple[dict[str, str], Tool
                          "description": "Runs a command on the user's machine."}  # fmt: skip
         functions.append({"type": "function", "function": function})
         kinds[str(function.get("name"))] = kind
-    offered = read_offered_tools(Body({"tools": functions}))
-    return kinds, select_tools(body, offered, model_has_tools=model_has_tools)
+    return kinds, select_tools(body, read_offered_tools(Body({"tools": functions})))
 
 
 def _read_input(body: Body) -> list[Message]:

@@ -171,21 +171,22 @@ class Service:
     def stream(
         self, jobs: Many[Job], *, end_only: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """Does the jobs of one request, as many at a time as the engine answers.
+        """Begins the jobs of one request, as many at a time as the engine answers.
 
         Each event comes with the index of its job; the last one of a job has a finish reason.
-        Leaving the iteration cancels the jobs, so iterate within `contextlib.aclosing`. The limit
-        of the queue holds for the first job, so that a request that has begun is not refused any
-        more. With `end_only`, all events of a job may come together at its end, which spares the
-        event loop from waking up for each round.
+        Leaving the iteration cancels the jobs, so iterate at once, within `contextlib.aclosing`.
+        The limit of the queue holds for the first job, so that a request that has begun is not
+        refused any more. With `end_only`, all events of a job may come together at its end, which
+        spares the event loop from waking up for each round.
 
         Raises:
             QueueFullError: if too many jobs wait already.
             ApiError: if a newer job replaces one of these, or the server is starting or stopping.
             AkunuError: if a job cannot be done.
         """
+        self._start(jobs[0], end_only=end_only)
         if len(jobs) == 1:
-            return self._read(0, jobs[0], end_only=end_only)
+            return self._read(0, jobs[0])
         return self._read_together(jobs, end_only=end_only)
 
     async def complete(self, jobs: Many[Job]) -> list[Completion]:
@@ -203,11 +204,7 @@ class Service:
         for job in self.active:
             job.events.abort(UnavailableError(_SHUTTING_DOWN))
 
-    async def _read(
-        self, index: int, job: Job, *, end_only: bool, started: bool = False
-    ) -> AsyncGenerator[tuple[int, Event], None]:
-        if not started:
-            self._start(job, end_only=end_only, is_first=not index)
+    async def _read(self, index: int, job: Job) -> AsyncGenerator[tuple[int, Event], None]:
         deadline, has_line = None, False
         try:
             async for event in job.events:
@@ -227,13 +224,14 @@ class Service:
     ) -> AsyncGenerator[tuple[int, Event], None]:
         arrived: asyncio.Queue[tuple[int, Event] | None] = asyncio.Queue()
         free = asyncio.Semaphore(self.worker.scheduler.parallel)
-        self._start(jobs[0], end_only=end_only)
 
         async def read(index: int, job: Job) -> None:
-            events = self._read(index, job, end_only=end_only, started=not index)
-            async with free, aclosing(events):
-                async for entry in events:
-                    arrived.put_nowait(entry)
+            async with free:
+                if index:
+                    self._start(job, end_only=end_only, is_first=False)
+                async with aclosing(self._read(index, job)) as events:
+                    async for entry in events:
+                        arrived.put_nowait(entry)
 
         def ended(reading: asyncio.Future[list[None]]) -> None:
             if not reading.cancelled():

@@ -1,4 +1,4 @@
-"""AnswerParser: splits a streamed answer into content, reasoning and tool calls.
+"""AnswerParser: splits a streamed answer into blocks of text, reasoning and tool calls.
 
 mlx-lm knows the model's marks around reasoning and tool calls, and how to parse a call. Its
 `TextStateMachine` finds the marks, wherever the stream is cut.
@@ -6,10 +6,11 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Literal
+from uuid import uuid4
 
 from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
 from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
@@ -92,15 +93,30 @@ def _parse_llama3(text: str, _: Any) -> dict[str, Any]:
     return {"name": called["name"], "arguments": called.get("parameters", {})}
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of an answer: text for the user, text of the model's reasoning, tool calls, or more
-    text of the last call's arguments. Only one of its fields is set."""
+BlockKind = Literal["reasoning", "text", "call"]
 
-    content: str = ""
-    reasoning: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    arguments: str = ""
+
+@dataclass
+class Block:
+    """A stretch of an answer of one kind, at its place among the others; a call is one block.
+
+    `cut` is whether the answer ended within it, because of a limit or, in a call, a stop string.
+    """
+
+    index: int
+    kind: BlockKind
+    text: str = ""
+    call: ToolCall | None = None
+    cut: bool = False
+    id: str = field(default_factory=lambda: uuid4().hex)
+
+    def call_id(self, prefix: str) -> str:
+        """The id that the model gave its call, or else one of ours."""
+        return (self.call and self.call.id) or f"{prefix}{self.id[:24]}"
+
+
+Step = tuple[Literal["start", "delta", "stop"], Block, str]
+"""What happens to a block, and the text that is added."""
 
 
 class _State(Enum):
@@ -111,13 +127,14 @@ class _State(Enum):
 
 
 class AnswerParser:
-    """Splits one answer into its parts; where the stream is cut makes no difference.
+    """Splits one answer into blocks, which grow while the steps are read; where the stream is cut
+    makes no difference.
 
-    Content and reasoning are released immediately, except for text that may begin a mark. Calls are
+    Text and reasoning are released immediately, except for text that may begin a mark. Calls are
     released when they are complete, or as they are written if a grammar `holds_calls` to the
-    format's layout. A call that cannot be read is released as content, with its marks; so is every
+    format's layout. A call that cannot be read is released as text, with its marks; so is every
     call if `tools` is None. White space after a mark is dropped. The `prompt` may end inside
-    reasoning or a call.
+    reasoning or a call. `done` are the blocks that have ended.
     """
 
     def __init__(
@@ -130,6 +147,8 @@ class AnswerParser:
     ) -> None:
         from mlx_lm.generate import TextStateMachine  # noqa: PLC0415  (loads MLX)
 
+        self.done: list[Block] = []
+        self._open: Block | None = None
         self._format = format_
         self._tools = tools or ()
         self._call = ""  # the text of the call that is being written
@@ -153,25 +172,30 @@ class AnswerParser:
         )
         self._position = self._machine.make_state(state)
 
-    def feed(self, text: str) -> list[Part]:
-        """Takes the next piece of text and returns the parts that are certain now."""
+    def feed(self, text: str) -> Iterator[Step]:
+        """Takes the next piece of text; yields the steps that are certain now."""
         self._position, (*ended, (state, rest)) = self._machine.split(self._position, text)
-        parts: list[Part] = []
         for before, stretch in ended:
-            parts += self._release(before, stretch, end=self._format.call_end)
+            yield from self._release(before, stretch, end=self._format.call_end)
             self._after_mark = True
-        return parts + (
-            self._read(rest) if state is _State.READ_CALLS else self._release(state, rest)
-        )
+        if state is _State.READ_CALLS:
+            yield from self._read(rest)
+        else:
+            yield from self._release(state, rest)
 
-    def finish(self) -> list[Part]:
-        """The text that was held back because it might have begun a mark."""
+    def finish(self, *, cut: bool = False) -> Iterator[Step]:
+        """Releases the text that was held back because it might have begun a mark, and closes what
+        is open; `cut` is whether a limit has ended the answer."""
         self._position, rest, state = self._machine.flush(self._position)
         if state is _State.READ_CALLS:
-            return self._unread()
-        return self._release(state, rest, end="")
+            yield from self._unread()
+        else:
+            yield from self._release(state, rest, end="")
+        if self._open is not None:
+            self._open.cut = cut
+        yield from self._close()
 
-    def _read(self, text: str) -> list[Part]:
+    def _read(self, text: str) -> Iterator[Step]:
         if self._reader is None:
             layout, end = self._format.layout, self._format.call_end
             assert layout is not None
@@ -179,44 +203,82 @@ class AnswerParser:
         reader = self._reader
         self._call += text
         try:
-            parts = [
-                Part(arguments=each) if isinstance(each, str) else Part(calls=(each,))
-                for each in reader.feed(text)
-            ]
+            released = reader.feed(text)
         except ValueError as error:
             logger.warning("a tool call cannot be read: %s", type(error).__name__)
             self._position = self._machine.make_state(_State.CONTENT)
-            return self._unread()
-        if not reader.done:
-            return parts
-        self._position = self._machine.make_state(_State.CONTENT)
-        self._call, self._reader, self._after_mark = "", None, True
-        return parts + (self.feed(reader.rest) if reader.rest else [])
+            yield from self._unread()
+            return
+        for each in released:
+            if isinstance(each, str):
+                yield self._argue(each)
+            else:
+                yield from self._add_call(each)
+        if reader.done:
+            self._position = self._machine.make_state(_State.CONTENT)
+            self._call, self._reader, self._after_mark = "", None, True
+            if reader.rest:
+                yield from self.feed(reader.rest)
 
-    def _unread(self) -> list[Part]:
-        """What was not read of a call, as content."""
+    def _unread(self) -> Iterator[Step]:
+        """What was not read of a call, as text."""
         reader, self._reader = self._reader, None
         call, self._call = self._call, ""
-        if reader is not None and reader.begun:
-            return [Part(reader.rest)] if reader.rest else []
-        return [Part(f"{self._format.call_start}{call}")]
+        begun = reader is not None and reader.begun
+        rest = reader.rest if reader and begun else f"{self._format.call_start}{call}"
+        return self._add_text("text", rest)
 
-    def _release(self, state: _State, text: str, *, end: str | None = None) -> list[Part]:
-        """The part that a text is; `end` is the mark after it, None if the text is not complete."""
+    def _release(self, state: _State, text: str, *, end: str | None = None) -> Iterator[Step]:
+        """Adds a text; `end` is the mark after it, None if the text is not complete."""
         if state is _State.CALLS:
             self._call += text
             if end is None:
-                return []
+                return
             call, self._call = self._call, ""
             calls = self._format.read_calls(call, self._tools)
-            content = f"{self._format.call_start}{call}{end}"
-            return [Part(calls=calls) if calls else Part(content)]
+            for each in calls:
+                yield from self._add_call(each)
+            if not calls:
+                yield from self._add_text("text", f"{self._format.call_start}{call}{end}")
+            return
         if self._after_mark:
             text = text.lstrip()
             self._after_mark = not text
-        if not text:
-            return []
-        return [Part(reasoning=text) if state is _State.REASONING else Part(text)]
+        yield from self._add_text("reasoning" if state is _State.REASONING else "text", text)
+
+    def _add_text(self, kind: BlockKind, text: str) -> Iterator[Step]:
+        if text:
+            block = self._open
+            if block is None or block.kind != kind:
+                block = yield from self._start(kind)
+            block.text += text
+            yield "delta", block, text
+
+    def _add_call(self, call: ToolCall) -> Iterator[Step]:
+        yield from self._start("call", replace(call, arguments=""))
+        if call.arguments:
+            yield self._argue(call.arguments)
+
+    def _argue(self, text: str) -> Step:
+        block = self._open
+        assert block is not None
+        assert block.call is not None
+        block.call = replace(block.call, arguments=block.call.arguments + text)
+        return "delta", block, text
+
+    def _start(self, kind: BlockKind, call: ToolCall | None = None) -> Generator[Step, None, Block]:
+        yield from self._close()
+        self._open = block = Block(len(self.done), kind, call=call)
+        yield "start", block, ""
+        return block
+
+    def _close(self) -> Iterator[Step]:
+        block, self._open = self._open, None
+        if block is not None:
+            if block.call is not None:
+                block.cut = not block.call.complete
+            self.done.append(block)
+            yield "stop", block, ""
 
 
 class ReasoningCounter:

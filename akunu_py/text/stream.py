@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from tokenizers.decoders import DecodeStream
 
-from akunu_py.errors import InvalidRequestError
-
 _CONTEXT: Final = 8
 """Tokens of the prompt that decide how the first token of the answer is spelled."""
 
@@ -83,26 +81,18 @@ class WholeTextDetokenizer:
 class StopScanner:
     """Releases text that cannot be part of a stop string, and ends at the first one.
 
-    Of several stop strings the one that starts first wins; the text ends before it.
-
-    Raises:
-        InvalidRequestError: if one of them is empty.
+    Of several stop strings, none of them empty, the one that starts first wins; the text ends
+    before it, and `found` names it.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        if "" in stops:
-            raise InvalidRequestError("A stop string must not be empty.")
         self._stops = tuple(stops)
         self._held = ""
         self.found: str | None = None
 
-    @property
-    def stopped(self) -> bool:
-        return self.found is not None
-
     def feed(self, text: str) -> str:
-        """Takes the next piece of text and returns what may be shown now, until `stopped`."""
-        if self.stopped:
+        """Takes the next piece of text and returns what may be shown now, if anything."""
+        if self.found:
             return ""
         self._held += text
         # A longer stop string that began earlier may still be incomplete.
@@ -110,7 +100,7 @@ class StopScanner:
 
     def flush(self) -> str:
         """The text held back for a stop string that did not come; call it at the stream's end."""
-        return "" if self.stopped else self._release(len(self._held))
+        return "" if self.found else self._release(len(self._held))
 
     def _release(self, length: int) -> str:
         found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
@@ -140,11 +130,7 @@ class Piece:
 
 
 class TextStream:
-    """Detokenises one answer, with a new detokenizer, and watches for stop strings.
-
-    Raises:
-        InvalidRequestError: if a stop string is empty.
-    """
+    """Detokenises one answer, with a new detokenizer, and watches for stop strings."""
 
     def __init__(
         self, detokenizer: Detokenizer | WholeTextDetokenizer, stops: Sequence[str]
@@ -154,11 +140,8 @@ class TextStream:
 
     @property
     def stop(self) -> str | None:
+        """The stop string that has ended the answer."""
         return self._scanner.found
-
-    @property
-    def stopped(self) -> bool:
-        return self._scanner.stopped
 
     def feed(self, token: int, *, drafted: bool) -> Piece:
         return Piece(self._scanner.feed(self._detokenizer.add(token)), drafted)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Options
 from akunu_py.text.stream import Detokenizer, StopScanner, WholeTextDetokenizer
 
 letters = st.text(alphabet="ab\n", max_size=24)
@@ -28,7 +29,7 @@ def test_the_text_ends_at_the_first_stop_wherever_the_stream_is_cut(
 
     found = [text.find(stop) for stop in stops if stop in text]
     assert shown == (text[: min(found)] if found else text)
-    assert scanner.stopped == bool(found)
+    assert bool(scanner.found) == bool(found)
 
 
 @given(text=letters, stops=stop_strings)
@@ -38,7 +39,7 @@ def test_exactly_what_may_become_a_stop_string_is_held_back(text: str, stops: li
     shown = ""
     for end, letter in enumerate(text, start=1):
         shown += scanner.feed(letter)
-        if scanner.stopped:
+        if scanner.found:
             break
         held = max((part for part in beginnings if text[:end].endswith(part)), key=len, default="")
         assert shown + held == text[:end]
@@ -53,7 +54,7 @@ def test_text_without_a_possible_stop_is_not_held_back() -> None:
 
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match="must not be empty"):
-        StopScanner(["x", ""])
+        Options(stop=("x", ""))
 
 
 def streamed(detokenizer: Detokenizer | WholeTextDetokenizer, tokens: list[int]) -> str:
