@@ -28,8 +28,8 @@ from typing import Any
 
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.drafting.recall import MAX_TEXTS
 from akunu_py.memory.projects import Memory
-from akunu_py.memory.tiers import MAX_TEXTS
 from benchmarks.baselines import ALL_DRAFTERS
 from benchmarks.records import markdown_table, record
 

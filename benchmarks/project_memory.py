@@ -46,10 +46,10 @@ from akunu_py.drafting.evidence import (
     rival_class,
     support_class,
 )
+from akunu_py.drafting.recall import MemoryTier
 from akunu_py.engine import Engine
-from akunu_py.memory.projects import Memory
+from akunu_py.memory.projects import Memory, ProjectTexts
 from akunu_py.memory.segment import Segment
-from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.text.tokenizer import Tokenizer

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.recall import MemoryTier
+from akunu_py.memory.projects import ProjectTexts
 from akunu_py.memory.segment import Segment, joined_documents, write_segment
-from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 
 LINE = list(range(10, 40))
 
