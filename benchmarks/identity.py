@@ -34,10 +34,11 @@ from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 from benchmarks.records import record
-from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
+from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 
 _ALL: Final = "all"
-_STATISTICAL: Final = {"bigram": bigram, "trigram": trigram}
+_STATISTICAL: Final = {"bigram": 2, "trigram": 3}
+"""Their orders."""
 _NEARLY_GREEDY: Final = 0.1
 _PLAIN: Final = "plain"
 _EXACT: Final = ", exact"
@@ -138,8 +139,8 @@ def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engin
 def add_drafters(engine: Engine, prompts: Sequence[Prompt]) -> None:
     """Lets requests name statistical models, which are counted on the prompts."""
     streams = [prompt.tokens for prompt in prompts]
-    for name, count in _STATISTICAL.items():
-        model = count(engine.model.vocabulary_size, streams)
+    for name, order in _STATISTICAL.items():
+        model = NGramModel(order, engine.model.vocabulary_size, streams)
         engine.speculation.add_drafter(name, partial(_statistical_drafter, model))
 
 
