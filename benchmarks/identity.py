@@ -33,7 +33,7 @@ from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
-from benchmarks.records import record
+from benchmarks.records import options_of, record
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 
 _ALL: Final = "all"
@@ -149,11 +149,9 @@ def _statistical_drafter(model: NGramModel, sampler: Sampler) -> NGramModelDraft
 
 
 def read_arguments() -> argparse.Namespace:
-    """The options."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, quick="20 prompts instead of 200")
     parser.add_argument("--model", default="ember")
     parser.add_argument("--weights", default="auto")
-    parser.add_argument("--quick", action="store_true", help="20 prompts instead of 200")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["auto"])
     parser.add_argument("--num-draft-tokens", type=int, default=4)
@@ -163,7 +161,6 @@ def read_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs the check and records it."""
     arguments = read_arguments()
     drafters = DRAFTERS if _ALL in arguments.drafters else tuple(dict.fromkeys(arguments.drafters))
     engine = load_engine(arguments, drafters)

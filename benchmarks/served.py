@@ -60,7 +60,6 @@ def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
 
 
 def wait_until_loaded(url: str) -> None:
-    """Waits until the model is loaded."""
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while client.get("/health").status_code == httpx2.codes.SERVICE_UNAVAILABLE:
             sleep(LOOK_AGAIN_S)

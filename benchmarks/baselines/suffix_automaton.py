@@ -64,7 +64,6 @@ class SuffixAutomaton:
         self._last = _ROOT
 
     def append(self, token: int) -> None:
-        """Appends a token."""
         self._vote(token)
         self.tokens.append(token)
         length, link = self._length, self._link

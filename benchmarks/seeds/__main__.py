@@ -88,7 +88,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs the benchmark; what cannot be done ends it with one sentence."""
     try:
         run(read_options(words))
     except AkunuError as error:

@@ -61,7 +61,6 @@ class Recipe:
     intermediate_size: int = 96
 
     def config(self, vocabulary: int) -> dict[str, Any]:
-        """The model's `config.json`."""
         return {
             "model_type": "llama",
             "architectures": ["LlamaForCausalLM"],

@@ -37,7 +37,6 @@ class CharText:
 
     @property
     def training(self) -> str:
-        """The part that models learn from."""
         return self.content[: self._split]
 
     @property
@@ -47,7 +46,6 @@ class CharText:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
     @property
@@ -55,7 +53,6 @@ class CharText:
         return int(TRAINING_SHARE * len(self.content))
 
     def encode(self, part: str) -> list[int]:
-        """The ids of a part of the text."""
         ids = {character: index for index, character in enumerate(self.alphabet)}
         return [ids[character] for character in part]
 

@@ -73,16 +73,13 @@ class Size:
 
     @property
     def longer_tokens(self) -> int:
-        """Tokens of an answer of the longer kind."""
         return _LONGER * self.max_tokens
 
     @property
     def pairs(self) -> int:
-        """How many pairs a whole run measures."""
         return self.seeds * self.requests * len(CASES) * len(DRAFTS)
 
     def tokens(self, case: Case) -> int:
-        """How long the answers of a case are."""
         return self.longer_tokens if case.longer else self.max_tokens
 
 
