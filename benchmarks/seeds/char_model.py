@@ -77,15 +77,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class CharModel:
-    """A trained model.
-
-    Attributes:
-        folder: loads through `akunu_py.load`.
-        steps: how many steps it was trained for.
-        parameters: how many weights it has.
-        validation_loss: nats per character, on text that it has not seen.
-        training_s: seconds that its training took.
-    """
+    """A trained model; `akunu_py.load` loads its folder. The loss is in nats per character, on text
+    that it has not seen."""
 
     folder: Path
     steps: int

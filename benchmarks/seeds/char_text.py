@@ -20,12 +20,7 @@ TRAINING_SHARE: Final = 0.9
 
 @dataclass(frozen=True)
 class CharText:
-    """A text whose tokens are its characters.
-
-    Attributes:
-        name: what to call it.
-        content: all of it.
-    """
+    """A text whose tokens are its characters."""
 
     name: str
     content: str

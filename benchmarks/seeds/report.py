@@ -153,14 +153,7 @@ class MeasuredModel:
 
 @dataclass(frozen=True)
 class SeedsReport:
-    """A whole run.
-
-    Attributes:
-        machine: where it was measured, as `describe_machine` describes it.
-        text: what the models were trained on.
-        size: how much was measured.
-        targets: the models.
-    """
+    """A whole run, on a machine as `describe_machine` describes it."""
 
     machine: dict[str, Any]
     text: CharText
