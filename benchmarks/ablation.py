@@ -9,12 +9,9 @@ in percent: below 0, the stage, or the value that the code has, is worth that mu
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 from unittest.mock import patch
@@ -30,7 +27,7 @@ from akunu_py.planning import live_costs, planner
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner
-from benchmarks.records import markdown_table, record
+from benchmarks.records import markdown_table, options_of, progress_line, record
 from benchmarks.replay_data import COSTS, DATA_SETS, read_sets
 
 NEVER: Final = 10**9
@@ -61,13 +58,11 @@ class Costs:
     first: int = 1
 
     def true(self, curve: CostCurve) -> CostCurve:
-        """The curve that drives the clock."""
         return CostCurve(
             tuple(replace(level, decode_s=level.decode_s * self.step) for level in curve.levels)
         )
 
     def believed_curve(self, curve: CostCurve) -> CostCurve:
-        """The curve that the planner is given."""
         return CostCurve(tuple(map(self._told, self.true(curve).levels)))
 
     def _told(self, level: CostLevel) -> CostLevel:
@@ -121,7 +116,6 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def always(answer: float) -> Callable[..., float]:
-    """A method that always gives one answer."""
     return lambda *_, **__: answer
 
 
@@ -133,7 +127,6 @@ _resumed = evidence.resumed_evidence
 
 
 def planner_variants() -> Iterator[Variant]:
-    """The stages and constants of planning."""
     no_probes = ((planner, "PROBE_AFTER", NEVER), (planner, "HOPE", 0.0))
     for costs in (PUBLISHED, OVERLAP):
         for gain in (1.0, -1.0):
@@ -156,7 +149,6 @@ def planner_variants() -> Iterator[Variant]:
 
 
 def drafter_variants() -> Iterator[Variant]:
-    """The stages and constants of `auto`."""
     yield off("learnt rates", "nothing is learnt", (AcceptanceRates, "learn", _nothing))
     yield off("learnt rates", "one for all positions", (auto, "bucket", lambda e, _: _bucket(e, 0)))
     yield from moved("learnt rates", acceptance, "PRIOR_WEIGHT", 16.0)
@@ -200,7 +192,6 @@ def drafter_variants() -> Iterator[Variant]:
 def speedups(
     variant: Variant, sets: dict[str, list[ReplayCase]], curves: Sequence[NamedCurve]
 ) -> dict[Cell, float]:
-    """The predicted speedup of every set under every curve."""
     found: dict[Cell, float] = {}
     with ExitStack() as stack:
         for target, name, value in variant.patches:
@@ -223,7 +214,6 @@ class Outcome:
     changes: dict[Cell, float]
 
     def row(self) -> list[str]:
-        """A line of the table."""
         worst = min(self.changes, key=lambda cell: self.changes[cell])
         change = ", ".join(filter(None, (self.variant.change, self.variant.costs.name)))
         means = (f"{mean:+.2f}" for mean in means_by_set(self.changes).values())
@@ -231,7 +221,6 @@ class Outcome:
                 f"{self.changes[worst]:+.2f} ({', '.join(worst)})"]  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON's types."""
         return {
             "stage": self.variant.stage,
             "change": self.variant.change,
@@ -248,7 +237,6 @@ def means_by_set(cells: dict[Cell, float]) -> dict[str, float]:
 
 
 def by_name(cells: dict[Cell, float], digits: int) -> dict[str, float]:
-    """Cells as JSON has them."""
     return {", ".join(cell): round(value, digits) for cell, value in cells.items()}
 
 
@@ -261,15 +249,13 @@ def shipped_table(now: dict[Cell, float]) -> str:
 
 
 def main() -> None:
-    """Reads the options, replays, records the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser = options_of(
+        __doc__, name="ablation", quick="two curves, every eighth request", data=True
+    )
     parser.add_argument("--only", nargs="+", default=[""], help="words of the stages to replay")
     parser.add_argument("--part", default="odd", help="which requests of a set")
     parser.add_argument("--costs", nargs="+", default=COSTS)
     parser.add_argument("--every", type=int, default=1, help="variants replay every Nth request")
-    parser.add_argument("--quick", action="store_true", help="two curves, every eighth request")
-    parser.add_argument("--name", default="ablation", help="of the files in results/")
     options = parser.parse_args()
     if options.quick:
         options.costs, options.every = ("m4-pro", "cpu-25m"), 8
@@ -284,9 +270,9 @@ def main() -> None:
     now = speedups(off("", ""), sets, curves)
     few = {kind: cases[:: options.every * EVERY.get(kind, 1)] for kind, cases in sets.items()}
     shipped: dict[tuple[Costs, str], dict[Cell, float]] = {}
-    outcomes = []
+    show, outcomes = progress_line("variants"), []
     for done, variant in enumerate(variants):
-        print(f"\r{done}/{len(variants)} variants", end="", file=sys.stderr, flush=True)
+        show(done, len(variants))
         key = (variant.costs, variant.drafter)
         if key not in shipped:
             shipped[key] = speedups(replace(variant, patches=()), few, curves)

@@ -11,7 +11,6 @@ at the last token. `novel` text does not repeat, `edit` copies most of its promp
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
@@ -27,16 +26,13 @@ from akunu_py.bench.workloads import make_workloads
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
-from akunu_py.machine.backend import Backend
-from akunu_py.model.cpu.network import with_fused_layers
-from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence as Requested
-from benchmarks.records import RESULTS, markdown_table, progress_line, record
+from benchmarks.random_model import random_target
+from benchmarks.records import RESULTS, markdown_table, options_of, progress_line, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm.generate import BatchGenerator  # isort: skip
-from mlx_lm.models import llama  # isort: skip
 from mlx_lm.models.cache import make_prompt_cache  # isort: skip
 
 KINDS: Final = ("novel", "edit")
@@ -71,7 +67,6 @@ class Row:
     rows_per_forward: float
 
     def speed(self, contestant: str) -> Spread:
-        """Tokens per second of all requests."""
         total = self.tokens * self.requests
         return Spread.of([total / one for one in self.seconds[contestant]])
 
@@ -82,7 +77,6 @@ class Row:
 
 
 def together(engine: Engine, cases: Sequence[ReplayCase]) -> float:
-    """This engine, all at once."""
     prompts, samplers = _prepare(engine, cases)
     begun = perf_counter()
     asked = Options(len(cases[0].reference))
@@ -95,7 +89,6 @@ def together(engine: Engine, cases: Sequence[ReplayCase]) -> float:
 
 
 def one_after_another(engine: Engine, cases: Sequence[ReplayCase]) -> float:
-    """This engine, one request after another."""
     prompts, samplers = _prepare(engine, cases)
     options, found = Options(len(cases[0].reference)), list[Completion]()
     begun = perf_counter()
@@ -162,25 +155,6 @@ def measure(
     return Row(engine.model.name, kind, len(cases), len(cases[0].reference), seconds, per_forward)
 
 
-def random_engine(bundled: Engine) -> Engine:
-    """An engine on a dense Llama with random weights and the bundled model's tokenizer."""
-    config = {**RANDOM, "vocab_size": bundled.model.vocabulary_size}
-    mx.random.seed(0)
-    network = llama.Model(llama.ModelArgs.from_dict(config))
-    network.eval()
-    mx.eval(network.parameters())
-    backend: Backend = bundled.backend
-    model = TargetModel(
-        with_fused_layers(network) if backend.device == "cpu" else network,
-        bundled.tokenizer,
-        config,
-        name="random-100m",
-        layout="dense",
-        original=network,
-    )
-    return Engine(model, backend, calibrate=lambda model, _: measure_cost_curve(model))
-
-
 def cases_of(engine: Engine, kind: str, tokens: int) -> list[ReplayCase]:
     """As many requests as the largest batch has, with answers of the same length."""
     wanted, count = max(SIZES), 8
@@ -213,13 +187,11 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def main() -> None:
-    """Reads the options, measures, and records the table and the plot."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, quick="ember, 3 turns; nothing is recorded")
     parser.add_argument("--models", nargs="+", choices=["ember", "random-100m"])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--quick", action="store_true", help="ember, 3 turns; nothing is recorded")
     parser.add_argument("--without-joins", action="store_true", help="nothing is recorded")
     options = parser.parse_args()
     names = options.models or (["ember"] if options.quick else ["ember", "random-100m"])
@@ -237,7 +209,13 @@ def main() -> None:
         show(done, total)
 
     for name in names:
-        engine = bundled if name == "ember" else random_engine(bundled)
+        engine = bundled
+        if name != "ember":
+            on_cpu = bundled.backend.device == "cpu"
+            model = random_target(name, RANDOM, bundled.model, fuses=on_cpu)
+            engine = Engine(
+                model, bundled.backend, calibrate=lambda model, _: measure_cost_curve(model)
+            )
         engine.batch.joins = not options.without_joins
         for kind in KINDS:
             cases = cases_of(engine, kind, tokens)

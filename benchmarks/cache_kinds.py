@@ -10,10 +10,8 @@ turns; memory is that of caches that were fed 32,768 tokens.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from time import perf_counter
 from typing import Any, Final
 
@@ -31,7 +29,8 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.sampling.sampler import Sampler
-from benchmarks.records import markdown_table, progress_line, record
+from benchmarks.random_model import random_target
+from benchmarks.records import markdown_table, options_of, progress_line, record
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm.models.cache import make_prompt_cache  # isort: skip
@@ -65,19 +64,6 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
 PROMPTS: Final = {"qwen3_5": 96, "jamba": 96, "gemma3_text": 600}
 """Tokens of a prompt: more than a window, and few where MLX's CPU backend computes a recurrence one
 token after another."""
-
-
-def random_model(name: str, bundled: TargetModel) -> TargetModel:
-    """A model of an architecture with random weights and the bundled model's tokenizer."""
-    module = import_module(f"mlx_lm.models.{name}")
-    config = {**MODELS[name], "model_type": name, "vocab_size": bundled.vocabulary_size}
-    if "text_config" in config:
-        config["text_config"] = {**config["text_config"], "vocab_size": config["vocab_size"]}
-    mx.random.seed(0)
-    network = module.Model(module.ModelArgs.from_dict(config))
-    network.eval()
-    mx.eval(network.parameters())
-    return TargetModel(network, bundled.tokenizer, config, name=name, layout="dense")
 
 
 def with_prompt_of(task: Task, tokens: int) -> Task:
@@ -127,16 +113,14 @@ def held_bytes(make_layers: Callable[[], list[Any]], kv_heads: int, head_dim: in
 
 
 def main() -> None:
-    """Reads the options, measures every model, records the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="1 request of each workload, not 4")
+    parser = options_of(__doc__, quick="1 request of each workload, not 4")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     options = parser.parse_args()
 
     bundled = akunu_py.load()
     speeds, costs = [], []
     for name in options.models:
-        model = random_model(name, bundled.model)
+        model = random_target(name, MODELS[name] | {"model_type": name}, bundled.model)
         curve = measure_cost_curve(model, budget_s=8.0)
         engine = Engine(model, bundled.backend, calibrate=lambda *_, curve=curve: curve)
         sets = encode_samples(bundled.tokenizer, make_workloads(1 if options.quick else 4))

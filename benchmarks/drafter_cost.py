@@ -12,9 +12,6 @@ include what else the machine did.
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import re
 import statistics
 import sysconfig
@@ -26,12 +23,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
+from akunu_py.drafting.recall import MAX_TEXTS
+from akunu_py.machine.backend import find_backend
 from akunu_py.memory.projects import Memory
-from akunu_py.memory.tiers import MAX_TEXTS
+from akunu_py.tokens import common_prefix_length
 from benchmarks.baselines import ALL_DRAFTERS
-from benchmarks.records import markdown_table, record
+from benchmarks.records import markdown_table, options_of, record
 
 CONTEXTS = (1_000, 4_000, 16_000, 64_000)
 DECODED = 2_000
@@ -91,11 +91,7 @@ def token_times(drafter: Drafter, text: list[int]) -> Iterator[float]:
         started = time.perf_counter()
         draft = drafter.propose(LIMIT)
         proposed = time.perf_counter()
-        accepted = 0
-        for token, wanted in zip(draft.tokens, text[position:], strict=False):
-            if token != wanted:
-                break
-            accepted += 1
+        accepted = common_prefix_length(draft.tokens, tuple(text[position : position + LIMIT]))
         emitted = text[position : position + accepted + 1]
         resumed = time.perf_counter()
         drafter.feedback(draft, accepted)
@@ -155,11 +151,9 @@ COLUMNS = {
 
 
 def main() -> None:
-    """Reads the options, measures, and records a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, name="drafter_cost")
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
     parser.add_argument("--contexts", type=int, nargs="+", default=CONTEXTS)
-    parser.add_argument("--name", default="drafter_cost", help="of the files in results/")
     options = parser.parse_args()
 
     tokens = library_tokens(max(options.contexts) + DECODED)
@@ -173,16 +167,11 @@ def main() -> None:
     table = markdown_table(
         list(COLUMNS.values()), [[row[column] for column in COLUMNS] for row in rows]
     )
-    machine = {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
+    machine = describe_machine(find_backend())
     body = (
-        f"{machine['system']}, {machine['cores']} cores, Python {machine['python']}, "
-        f"drafting alone.\n\nMicroseconds per token (`begin`: per token of context) and bytes per "
-        f"token of context. Drafts of up to {LIMIT} tokens. The quickest of {PASSES} passes; in "
-        f"brackets, the median pass.\n\n{table}"
+        f"{machine_line(machine)}; drafting alone.\n\nMicroseconds per token (`begin`: per token "
+        f"of context) and bytes per token of context. Drafts of up to {LIMIT} tokens. The quickest "
+        f"of {PASSES} passes; in brackets, the median pass.\n\n{table}"
     )
     record(options.name, "What drafting costs", body, {"machine": machine, "rows": rows})
 

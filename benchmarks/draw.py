@@ -7,7 +7,6 @@
 a question on the page and draws the page while the server answers other clients.
 """
 
-import argparse
 import io
 import json
 import os
@@ -35,7 +34,7 @@ from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.terminal import TerminalScreen
 from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 from akunu_py.worker import EngineWorker
-from benchmarks.records import RESULTS
+from benchmarks.records import RESULTS, options_of
 from benchmarks.served import served
 from tests.server.chromium import Tab, find_chromium, open_tab
 
@@ -77,7 +76,6 @@ class Recording(io.StringIO):
     """A terminal that remembers what it was sent."""
 
     def isatty(self) -> bool:
-        """Whether colours make sense here."""
         return True
 
 
@@ -116,7 +114,6 @@ def draw(printed: str) -> str:
 
 
 def draw_chat(model: str) -> None:
-    """Draws a chat."""
     os.environ["TERM"] = "xterm-256color"  # so that the picture is the same in every terminal
     os.environ.pop("NO_COLOR", None)
     printed = record_turn(ModelOptions(model), TURN)
@@ -125,7 +122,6 @@ def draw_chat(model: str) -> None:
 
 
 def draw_status(model: str) -> None:
-    """Draws the status page."""
     chromium = find_chromium()
     if chromium is None:
         sys.exit("There is no Chromium to draw with; install one.")
@@ -169,8 +165,7 @@ def _under_way(url: str, path: str, body: dict[str, Any]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Draws one of them."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__)
     parser.add_argument("what", choices=("chat", "status"))
     parser.add_argument("--model", default=BUNDLED_MODEL)
     asked = parser.parse_args()

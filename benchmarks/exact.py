@@ -9,7 +9,6 @@ GPUs do (`tests/rounding.py`). What a block costs on a Mac is predicted from pub
 costs of forward passes; nobody has measured it there.
 """
 
-import argparse
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -24,7 +23,7 @@ from akunu_py.engine import Engine
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import BUNDLED_MODEL, Options, Sampling
 from akunu_py.stats import Stats
-from benchmarks.records import markdown_table, progress_line, record
+from benchmarks.records import markdown_table, options_of, progress_line, record
 from tests.rounding import attention_by_size, round_as_gpus_do
 
 ROWS: Final = (2, 3, 4, 8)
@@ -61,32 +60,26 @@ def ways_of(options: Options) -> dict[str, tuple[Options, Options, int | None]]:
     return ways | {f"blocks of {rows}": (exact, exact_plain, rows) for rows in ROWS}
 
 
-class Comparison:
-    """Answers prompts in pairs of ways, and counts the pairs that differ."""
-
-    def __init__(self, engine: Engine, prompts: list[Prompt]) -> None:
-        self._engine = engine
-        self._prompts = prompts
-
-    def run(self, drafted: Options, plain: Options, rows: int | None) -> dict[str, Any]:
-        """How many answers differ, and what the drafted ones took."""
-        speculation, stats, different = self._engine.speculation, Stats(), 0
-        speculation.block_rows = rows or speculation.block_rows
-        for prompt in self._prompts:
-            expected, found = (self._answer(prompt, one) for one in (plain, drafted))
-            different += expected.token_ids != found.token_ids
-            assert found.stats is not None
-            stats.include(found.stats)
-        return {
-            "different": different,
-            "tokens": stats.generated_tokens,
-            "forwards": stats.target_forwards,
-            "tokens_per_forward": stats.generated_tokens / stats.target_forwards,
-        }
-
-    def _answer(self, prompt: Prompt, options: Options) -> akunu_py.Completion:
-        self._engine.reset()
-        return self._engine.generate(prompt.tokens[-_LIMIT:], options)
+def compare(
+    engine: Engine, prompts: list[Prompt], drafted: Options, plain: Options, rows: int | None
+) -> dict[str, Any]:
+    """How many answers differ, and what the drafted ones took."""
+    speculation, stats, different = engine.speculation, Stats(), 0
+    speculation.block_rows = rows or speculation.block_rows
+    for prompt in prompts:
+        tokens = []
+        for options in (plain, drafted):
+            engine.reset()
+            found = engine.generate(prompt.tokens[-_LIMIT:], options)
+            tokens.append(found.token_ids)
+        different += tokens[0] != tokens[1]
+        stats.include(found.stats)
+    return {
+        "different": different,
+        "tokens": stats.generated_tokens,
+        "forwards": stats.target_forwards,
+        "tokens_per_forward": stats.generated_tokens / stats.target_forwards,
+    }
 
 
 def predicted(found: dict[str, Any], rows: int) -> list[list[str]]:
@@ -100,20 +93,17 @@ def predicted(found: dict[str, Any], rows: int) -> list[list[str]]:
 
 
 def main() -> None:
-    """Compares the answers and records it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, name="exact")
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--limit", type=int, default=40, help="prompts, the four kinds in turns")
     parser.add_argument("--max-tokens", type=int, default=100)
-    parser.add_argument("--name", default="exact", help="of the files in results/")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         engine = load_engine(arguments.model)
         if arguments.model == BUNDLED_MODEL:
             stack.enter_context(attention_by_size())
         prompts = make_prompts(engine, arguments.limit // len(KINDS), arguments.max_tokens)
-        comparison, results = Comparison(engine, prompts), {}
-        progress = progress_line("comparisons")
+        progress, results = progress_line("comparisons"), {}
         ways = {
             (sampling, way): pair
             for sampling, how in SAMPLINGS.items()
@@ -122,7 +112,7 @@ def main() -> None:
             ).items()
         }
         for done, (key, pair) in enumerate(ways.items(), start=1):
-            results[key] = comparison.run(*pair)
+            results[key] = compare(engine, prompts, *pair)
             progress(done, len(ways))
     machine = describe_machine(engine.backend)
     rows = [

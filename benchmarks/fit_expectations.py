@@ -10,13 +10,11 @@ source is drafted from depends on the numbers too, so all of it is done `PASSES`
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
@@ -29,7 +27,7 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.evidence import EVIDENCE, FIRST_REWRITE, POSITIONS, priors
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.options import MAX_PLANNED_TOKENS
-from benchmarks.records import markdown_table, record
+from benchmarks.records import markdown_table, options_of, record
 from benchmarks.replay_data import DATA_SETS, read_sets
 
 PASSES: Final = 5
@@ -53,17 +51,14 @@ class Numbers:
     affinity: Floats
 
     def rounded(self) -> Numbers:
-        """As they stand in the code."""
         return Numbers(*(np.round(table, 2) for table in (self.first, self.affinity)))
 
     def paste(self) -> str:
-        """The tables in Python."""
         tables = {"FIRST": self.first, "AFFINITY_ODDS": self.affinity}
         return "\n".join(f"{name} = {table.tolist()}" for name, table in tables.items())
 
 
 def in_code() -> Numbers:
-    """The numbers that `evidence.py` has."""
     tables = (evidence.FIRST, evidence.AFFINITY_ODDS)
     return Numbers(*(np.array(table, dtype=np.float64) for table in tables))
 
@@ -179,9 +174,7 @@ def describe(numbers: Numbers, outcomes: Counter[Outcome]) -> str:
 
 
 def main() -> None:
-    """Reads the options, fits, and prints the numbers or compares them with the code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser = options_of(__doc__, data=True)
     parser.add_argument("--check", action="store_true", help="only compare with the code")
     options = parser.parse_args()
 

@@ -33,11 +33,12 @@ from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
-from benchmarks.records import record
-from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
+from benchmarks.records import options_of, record
+from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 
 _ALL: Final = "all"
-_STATISTICAL: Final = {"bigram": bigram, "trigram": trigram}
+_STATISTICAL: Final = {"bigram": 2, "trigram": 3}
+"""Their orders."""
 _NEARLY_GREEDY: Final = 0.1
 _PLAIN: Final = "plain"
 _EXACT: Final = ", exact"
@@ -138,8 +139,8 @@ def load_engine(arguments: argparse.Namespace, drafters: Sequence[str]) -> Engin
 def add_drafters(engine: Engine, prompts: Sequence[Prompt]) -> None:
     """Lets requests name statistical models, which are counted on the prompts."""
     streams = [prompt.tokens for prompt in prompts]
-    for name, count in _STATISTICAL.items():
-        model = count(engine.model.vocabulary_size, streams)
+    for name, order in _STATISTICAL.items():
+        model = NGramModel(order, engine.model.vocabulary_size, streams)
         engine.speculation.add_drafter(name, partial(_statistical_drafter, model))
 
 
@@ -148,11 +149,9 @@ def _statistical_drafter(model: NGramModel, sampler: Sampler) -> NGramModelDraft
 
 
 def read_arguments() -> argparse.Namespace:
-    """The options."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, quick="20 prompts instead of 200")
     parser.add_argument("--model", default="ember")
     parser.add_argument("--weights", default="auto")
-    parser.add_argument("--quick", action="store_true", help="20 prompts instead of 200")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--drafters", nargs="+", choices=(*DRAFTERS, _ALL), default=["auto"])
     parser.add_argument("--num-draft-tokens", type=int, default=4)
@@ -162,7 +161,6 @@ def read_arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Runs the check and records it."""
     arguments = read_arguments()
     drafters = DRAFTERS if _ALL in arguments.drafters else tuple(dict.fromkeys(arguments.drafters))
     engine = load_engine(arguments, drafters)

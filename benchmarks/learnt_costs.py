@@ -9,7 +9,6 @@ costs meets each curve, with a text and a context in turn. Nothing is measured.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from akunu_py.bench.curve_sources import published_curves
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner
-from benchmarks.records import markdown_table, progress_line, record
+from benchmarks.records import markdown_table, options_of, progress_line, record
 from tests.planning.simulation import Simulated, Stretch, Text, regret_s, simulate
 
 LEARNING: Final = 2000
@@ -84,7 +83,6 @@ def cliff(rows_at_most: int) -> Shape:
 
 
 def kinds() -> dict[str, Kind]:
-    """The kinds of machines, by name."""
     return {
         "flat": Kind(lambda rows: 1.0 + 0.001 * (rows - 1), lambda _: 1.0),
         "linear": Kind(float, float, 0.0),
@@ -219,10 +217,8 @@ def _pace(rounds: Sequence[Simulated], since: int, end: int) -> float:
 
 
 def main() -> None:
-    """Reads the options, simulates, records the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, name="learnt_costs")
     parser.add_argument("--every", type=int, default=1, help="simulate every one of so many")
-    parser.add_argument("--name", default="learnt_costs", help="of the files in results/")
     options = parser.parse_args()
     found = {}
     for name, doubt in {"doubtful": DOUBTFUL, "measured here": MEASURED}.items():

@@ -11,7 +11,6 @@ to give the known answers: without drafts, without a memory and with it, in turn
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,14 +45,14 @@ from akunu_py.drafting.evidence import (
     rival_class,
     support_class,
 )
+from akunu_py.drafting.recall import MemoryTier
 from akunu_py.engine import Engine
-from akunu_py.memory.projects import Memory
+from akunu_py.memory.projects import Memory, ProjectTexts
 from akunu_py.memory.segment import Segment
-from akunu_py.memory.tiers import MemoryTier, ProjectTexts
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.text.tokenizer import Tokenizer
-from benchmarks.records import markdown_table, progress_line, record
+from benchmarks.records import markdown_table, options_of, progress_line, record
 from benchmarks.replay_data import chats
 
 MEASURED: Final = ("rich", "starlette", "mlx_lm.models", "asyncio", "email")
@@ -89,7 +88,6 @@ class Row:
     more: ReplayResult | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The figures, rounded."""
         curve = published_curves()[CURVE].curve
         return {
             "set": self.name,
@@ -112,7 +110,6 @@ class Row:
         }
 
     def cells(self) -> tuple[str, ...]:
-        """A row of the table."""
         found = self.as_json()
         pairs = [(found["without"][name], found["with"][name]) for name in found["without"]]
         row = (self.name, self.policy, *(f"{a:.2f} -> {b:.2f}" for a, b in pairs))
@@ -299,10 +296,8 @@ def chat_rows(data: Path, tokenizer: Tokenizer, memory: HeldOut) -> list[Row]:
 
 
 def main() -> None:
-    """Replays, fits and writes the record."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options_of(__doc__, quick="10 requests of each package")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--quick", action="store_true", help="10 requests of each package")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--live", action="store_true")
     asked = parser.parse_args()

@@ -13,10 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.machine.backend import find_backend
+
+if TYPE_CHECKING:
+    from akunu_py.model.target_model import TargetModel
 
 BUNDLED: Final = Path(__file__).parents[1] / "models" / "ember"
 SHAPES: Final[dict[str, dict[str, Any]]] = {
@@ -39,6 +43,30 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 GROUP_SIZE: Final = 64
+
+
+def random_target(
+    name: str, config: dict[str, Any], bundled: TargetModel, *, fuses: bool = False
+) -> TargetModel:
+    """A model of an architecture of mlx-lm with random weights and the bundled model's tokenizer;
+    it `fuses` layers if it runs as the engine's own models do on a CPU."""
+    import mlx.core as mx  # noqa: PLC0415  (after the BLAS, and not for --help)
+
+    from akunu_py.model.cpu.network import with_fused_layers  # noqa: PLC0415
+    from akunu_py.model.target_model import TargetModel  # noqa: PLC0415
+
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    config = {**config, "vocab_size": bundled.vocabulary_size}
+    if "text_config" in config:
+        config["text_config"] = {**config["text_config"], "vocab_size": config["vocab_size"]}
+    mx.random.seed(0)
+    original = module.Model(module.ModelArgs.from_dict(config))
+    original.eval()
+    mx.eval(original.parameters())
+    network = with_fused_layers(original) if fuses else original
+    return TargetModel(
+        network, bundled.tokenizer, config, name=name, layout="dense", original=original
+    )
 
 
 def write_random_model(folder: Path, shape: str, bits: int | None) -> int:
@@ -73,7 +101,6 @@ def write_random_model(folder: Path, shape: str, bits: int | None) -> int:
 
 
 def main() -> None:
-    """Writes the folder and says how large the model is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="109m")

@@ -10,6 +10,7 @@ A record is a Markdown file with the command that prints it again. This command 
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import sys
@@ -30,6 +31,7 @@ __all__ = [
     "RESULTS",
     "command",
     "markdown_table",
+    "options_of",
     "paired_ratios",
     "progress_line",
     "record",
@@ -53,6 +55,21 @@ def command() -> str:
     module = main.name.removesuffix(".__main__") if main else Path(sys.argv[0]).name
     words = [Path(w).name.upper() if Path(w).is_absolute() else w for w in sys.argv[1:]]
     return shlex.join(["python", "-m", module, *words])
+
+
+def options_of(
+    about: str, *, name: str | None = None, quick: str = "", data: bool = False
+) -> argparse.ArgumentParser:
+    """The options of a script with this docstring: `--name` of its record, `--quick` if there is a
+    help for it, and `--data` if it needs the data sets."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    if data:
+        parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    if quick:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    if name is not None:
+        parser.add_argument("--name", default=name, help="of the files in results/")
+    return parser
 
 
 def progress_line(what: str) -> Callable[[int, int], None]:
@@ -101,7 +118,6 @@ def paired_ratios(seconds: Sequence[float], baseline: Sequence[float]) -> Spread
 
 
 def main() -> None:
-    """Measures and records."""
     words = sys.argv[1:]
     if words[:1] not in (["cost"], ["speedup"]):
         sys.exit("Name what to record: cost or speedup, and options of `bench`.")

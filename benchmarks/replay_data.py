@@ -34,7 +34,6 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def asked(kind: str, request: str, answer: str) -> Sample:
-    """One question and its answer."""
     return Sample(kind, answer, messages=({"role": "user", "content": request},))
 
 

@@ -11,16 +11,14 @@ speedup is a prediction from a published cost curve.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from akunu_py.bench.curve_sources import NamedCurve, about_lines, find_curves
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
 from akunu_py.model.loading import load_tokenizer
 from benchmarks.baselines import ALL_DRAFTERS, drafters_for
-from benchmarks.records import markdown_table, progress_line, record
+from benchmarks.records import markdown_table, options_of, progress_line, record
 from benchmarks.replay_data import COSTS, DATA_SETS, PARTS, read_sets
 
 LENGTHS = (1, 2, 4, 8, 16, 32)
@@ -79,7 +77,6 @@ def outcome(rows: Sequence[ReplayRow], curve: NamedCurve) -> tuple[Any, ...]:
 
 
 def describe(report: ReplayReport) -> str:
-    """The whole report: for every set the outcomes, then all drafters."""
     body = [
         "Nothing here was measured: speedups over plain pipelined decoding are predictions from "
         f"costs of forwards. Tokenizer: {report.tokenizer}.",
@@ -106,15 +103,12 @@ def describe(report: ReplayReport) -> str:
 
 
 def main() -> None:
-    """Reads the options, replays, records the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser = options_of(__doc__, name="replay_drafters", data=True)
     parser.add_argument("--model", default="ember", help="whose tokenizer to use")
     parser.add_argument("--costs", nargs="+", default=COSTS)
     parser.add_argument("--drafters", nargs="+", choices=ALL_DRAFTERS, default=list(ALL_DRAFTERS))
     parser.add_argument("--sets", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
     parser.add_argument("--part", choices=PARTS, default="odd", help="which requests of a set")
-    parser.add_argument("--name", default="replay_drafters", help="of the files in results/")
     options = parser.parse_args()
 
     sets = read_sets(options.data, options.sets, options.part, load_tokenizer(options.model))

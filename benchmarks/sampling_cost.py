@@ -8,7 +8,6 @@ here all rows of a pass are sampled together. Both begin with logits and end wit
 contestants take turns, so that other work of the machine slows all of them.
 """
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 
@@ -16,7 +15,7 @@ from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import Sampling
 from akunu_py.sampling.sampler import Sampler
-from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
+from benchmarks.records import markdown_table, options_of, paired_ratios, record, time_in_turns
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
 from mlx_lm.sample_utils import make_sampler  # isort: skip
@@ -35,7 +34,6 @@ SAMPLINGS = {
 
 
 def together(sampler: Sampler, logits: mx.array) -> None:
-    """Samples all rows as one forward's."""
     mx.eval(sampler.choose(logits, 100))
 
 
@@ -61,12 +59,9 @@ def contestants(sampling: Sampling, logits: mx.array) -> dict[str, Callable[[], 
 
 
 def main() -> None:
-    """Runs the measurement and records it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, name="sampling_cost", quick="3 turns instead of 21")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 9])
     parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--quick", action="store_true", help="3 turns instead of 21")
-    parser.add_argument("--name", default="sampling_cost", help="of the file in results/")
     arguments = parser.parse_args()
 
     repeats = 3 if arguments.quick else 21

@@ -17,12 +17,7 @@ LOOK_AGAIN_S = 0.05
 
 @dataclass(frozen=True)
 class Served:
-    """A server that is ready.
-
-    Attributes:
-        url: its address.
-        process: its process id.
-    """
+    """A server that is ready, and its process id."""
 
     url: str
     process: int
@@ -39,12 +34,8 @@ class Served:
 
 @contextmanager
 def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
-    """Starts a server on a free port, waits for its model, and stops it at the end.
-
-    Args:
-        model: what it serves.
-        words: further options of `serve`.
-    """
+    """Starts a server on a free port with further options of `serve` in `words`, waits for its
+    model, and stops it at the end."""
     command = [sys.executable, "-m", "akunu_py", "serve", "--port", "0", "--model", model, *words]
     command += ["--log-level", "ERROR"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -60,7 +51,6 @@ def served(model: str, words: Sequence[str] = ()) -> Iterator[Served]:
 
 
 def wait_until_loaded(url: str) -> None:
-    """Waits until the model is loaded."""
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         while client.get("/health").status_code == httpx2.codes.SERVICE_UNAVAILABLE:
             sleep(LOOK_AGAIN_S)

@@ -15,7 +15,6 @@ it is alone; none may be lost or given twice, and the memory may not grow.
 The server is a process of its own. The client is the standard library's and shares its cores.
 """
 
-import argparse
 import json
 import sys
 import textwrap
@@ -37,7 +36,7 @@ import httpx2
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import BUNDLED_MODEL
-from benchmarks.records import markdown_table, paired_ratios, record, time_in_turns
+from benchmarks.records import markdown_table, options_of, paired_ratios, record, time_in_turns
 from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served
 from tests.server.load import Load
 
@@ -84,12 +83,10 @@ class Client:
         self._asked = 0
 
     def close(self) -> None:
-        """Ends the connections."""
         self._http.close()
         self._gauges.close()
 
     def number(self) -> int:
-        """Another one each time."""
         self._asked += 1
         return self._asked
 
@@ -136,7 +133,6 @@ def post(client: HTTPConnection, path: str, body: dict[str, Any]) -> HTTPRespons
 
 
 def milliseconds(seconds: list[float]) -> Spread:
-    """Their spread, in ms."""
     return Spread.of([1000 * one for one in seconds])
 
 
@@ -306,10 +302,8 @@ def complaints(parts: list[dict[str, Any]], counted: int, busy: int) -> list[str
 
 
 def main() -> None:
-    """Runs one of the measurements and records it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__, quick="a tenth of the requests")
     parser.add_argument("what", choices=("cost", "company", "load"))
-    parser.add_argument("--quick", action="store_true", help="a tenth of the requests")
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--parallel", type=int, default=4, help="requests answered at a time")
     parser.add_argument("--clients", type=int, default=32, help="of the load")

@@ -1,4 +1,4 @@
-"""Cost curves by name: published ones, those of this machine, and those in files.
+"""Cost curves by name: published ones, and those of this machine.
 
 A published curve is relative: its unit of time is a pass over one token, which is all that a
 prediction needs.
@@ -6,11 +6,8 @@ prediction needs.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from akunu_py.calibration.cost_store import CostStore, read_published, relative_curve
@@ -19,9 +16,6 @@ from akunu_py.planning.cost_curve import CostCurve
 
 HERE: Final = "here"
 """The name of the curve that was measured on this machine."""
-
-_ABOUT: Final = ("chip", "name", "layout", "mlx")
-"""The fields of a recorded machine and model that describe a curve."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,8 @@ def measured_curves(model: str, store: CostStore | None = None) -> list[NamedCur
 
 
 def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
-    """The curves that words name: published ones, files, or `here` for a model's own; without
-    words, every published curve and this machine's.
+    """The curves that words name: published ones, or `here` for a model's own; without words, every
+    published curve and this machine's.
 
     Raises:
         InvalidRequestError: if a curve is not found.
@@ -80,7 +74,6 @@ def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
         return [*here, *published.values()]
     found = []
     for word in words:
-        path = Path(os.path.expanduser(word))
         if word in published:
             found.append(published[word])
         elif word == HERE:
@@ -90,37 +83,11 @@ def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
                     "first."
                 )
             found += here
-        elif path.is_file():
-            found.append(read_curve(path))
         else:
             raise InvalidRequestError(
-                f"There is no cost curve {word}; give a file or one of {HERE}, "
-                f"{', '.join(published)}."
+                f"There is no cost curve {word}; give one of {HERE}, {', '.join(published)}."
             )
     return found
-
-
-def read_curve(path: Path) -> NamedCurve:
-    """Reads a curve from a file: what `bench cost --json` prints, or a published curve's form.
-
-    Raises:
-        InvalidRequestError: if the file cannot be read, or holds no curve.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(data, dict) and "relative" in data:
-            return _published({"name": path.stem, "source": path.name} | data)
-        curve = CostCurve.from_json(data.get("curve", data) if isinstance(data, dict) else data)
-    except OSError as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}.") from error
-    except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InvalidRequestError(
-            f"{path} holds no cost curve ({error}); `bench cost --json` prints one."
-        ) from error
-    parts = (data.get("machine"), data.get("model"))
-    facts = [part.get(name) for part in parts if isinstance(part, dict) for name in _ABOUT]
-    about = ", ".join(str(fact) for fact in facts if fact) or path.name
-    return NamedCurve(path.stem, curve, about, path.name)
 
 
 def _published(data: dict[str, Any]) -> NamedCurve:

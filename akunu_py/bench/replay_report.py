@@ -17,9 +17,8 @@ from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, repl
 from akunu_py.drafting import AUTO_DRAFTER, DRAFTERS
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
-from akunu_py.memory.projects import Memory
+from akunu_py.memory.projects import Memory, ProjectTexts
 from akunu_py.memory.segment import Segment
-from akunu_py.memory.tiers import ProjectTexts
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner

@@ -217,9 +217,8 @@ class ReplaySettings:
         "with a memory of the others", metavar="PATH", nargs="+")
     model: str = option(BUNDLED_MODEL, "the model whose tokenizer to use; its weights are not "
         "needed")
-    costs: tuple[str, ...] = option((), "published costs by name (m4-pro, m5-max ...), a file made "
-        "by `bench cost --json`, or `here`", nargs="+",
-        shown="all published ones, and those measured here")
+    costs: tuple[str, ...] = option((), "published costs by name (m4-pro, m5-max ...), or `here`",
+        nargs="+", shown="all published ones, and those measured here")
     keeps: bool = option(False, "let drafters use the text of earlier requests", flag="--keep")
     max_requests: int | None = option(None, "take the first N requests of each file",
         within=Range(1), shown="all")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
-from akunu_py.drafting.base import NO_DRAFT, Draft, Recall, Tier
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.evidence import (
     AFFINITY_ODDS,
     FIRST_REWRITE,
@@ -38,11 +38,11 @@ from akunu_py.drafting.evidence import (
 from akunu_py.drafting.occurrences import (
     MAX_COMPARED,
     Consensus,
-    Keeper,
     Match,
     Occurrences,
     consensus_of,
 )
+from akunu_py.drafting.recall import MemoryTier, Recall, RecentTexts
 from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length
 
 MIN_REACH_PROB: Final = 0.1
@@ -74,9 +74,11 @@ class AutoDrafter:
     between requests.
     """
 
-    def __init__(self, tiers: Sequence[Tier] = (), rates: AcceptanceRates | None = None) -> None:
+    def __init__(
+        self, tiers: Sequence[MemoryTier] = (), rates: AcceptanceRates | None = None
+    ) -> None:
         self.tiers = tiers
-        self.keeper: Keeper | None = None
+        self.keeper: RecentTexts | None = None
         self._rates = rates or AcceptanceRates(priors())
         self._occurrences = Occurrences()
         self.begin(())

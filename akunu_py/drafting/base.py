@@ -6,7 +6,7 @@ model imports mlx.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -84,36 +84,6 @@ class Drafter(Protocol):
     def feedback(self, draft: Draft, accepted: int) -> None:
         """Reports how many tokens of a verified draft were accepted; called before `extend`."""
         return
-
-
-class Recall(Protocol):
-    """What may follow the last tokens, by other texts."""
-
-    @property
-    def token(self) -> int | None:
-        """The most likely one; None if the texts most likely end."""
-
-    @property
-    def evidence(self) -> int:
-        """That of `token`, as `drafting/evidence.py` counts it."""
-
-    @property
-    def length(self) -> int:
-        """How many of the last tokens occurred there."""
-
-    @property
-    def shares(self) -> Mapping[int, float]:
-        """How much speaks for each token that follows there; together at most 1."""
-
-    def after(self, token: int) -> Recall | None:
-        """What may follow a token that follows; None if nothing does."""
-
-
-class Tier(Protocol):
-    """Other texts than the request and its references, which a drafter may draft from."""
-
-    def recall(self, tokens: Sequence[int]) -> Recall | None:
-        """What may follow `tokens`; None if they say nothing. Never raises."""
 
 
 class NoDrafter(Drafter):

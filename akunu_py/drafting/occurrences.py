@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length, joined
 
@@ -254,16 +254,6 @@ class Occurrences:
             positions = positions[::-1]
         followers = [self.tokens[position] for position in positions]
         return positions[followers.index(max(followers, key=followers.count))]
-
-
-class Keeper(Protocol):
-    """Keeps the texts of requests for later ones."""
-
-    def keep(self, text: Occurrences) -> None:
-        """Keeps a text, which nobody changes until `take_back` was called."""
-
-    def take_back(self, text: Occurrences) -> None:
-        """Drops a text, which may not have been kept."""
 
 
 def _boundaries(references: Sequence[Sequence[int]]) -> list[int]:

@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Final
 
 from akunu_py.drafting.auto import AutoDrafter
+from akunu_py.drafting.recall import PLACES, MemoryTier, Place, RecentTexts
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.files import LeftOut, git_root, is_utf8, read_source, source_files
 from akunu_py.memory.segment import Segment
 from akunu_py.memory.store import KnownFile, MemoryStore
-from akunu_py.memory.tiers import MemoryTier, ProjectTexts, RecentTexts
 
 AUTO: Final = "auto"
 """Stands for the git root of the current folder."""
@@ -39,6 +39,25 @@ class IndexResult:
     changed: int
     gone: int
     left_out: LeftOut
+
+
+class ProjectTexts:
+    """The files of a project, in `segments` of the request's tokenizer."""
+
+    version = 0
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.segments = segments
+
+    def nearest(self, context: Sequence[int]) -> list[Place]:
+        places = [
+            Place(segment.tokens, at, length)
+            for segment in self.segments
+            for length, at in segment.nearest(context, PLACES)
+        ]
+        if len(self.segments) > 1:
+            places.sort(key=lambda place: -place.length)
+        return places[:PLACES]
 
 
 class Memory:

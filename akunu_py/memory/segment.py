@@ -17,11 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from akunu_py.drafting.recall import DEPTH, agreement
 from akunu_py.package import replacement
 from akunu_py.tokens import FIRST_BOUNDARY
-
-DEPTH: Final = 16
-"""How many tokens before a place decide its place in the order, and how long a match can be."""
 
 END: Final = FIRST_BOUNDARY
 """Stands after the tokens of each document; no match and no continuation runs across it."""
@@ -183,14 +181,3 @@ class Segment:
             else:
                 high = middle
         return low
-
-
-def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
-    """How many tokens before a place agree with recent ones, the last token first."""
-    length = 0
-    for token in recent if place >= len(recent) else recent[:place]:
-        place -= 1
-        if tokens[place] != token:
-            break
-        length += 1
-    return length

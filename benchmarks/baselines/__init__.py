@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from akunu_py.drafting import DRAFTERS
 from akunu_py.drafting.base import Drafter
@@ -19,10 +19,6 @@ from benchmarks.baselines.prompt_lookup import (
 from benchmarks.baselines.suffix_automaton import SuffixAutomatonDrafter
 from benchmarks.baselines.suffix_decoding import SuffixDecoding
 from benchmarks.seeds.ngram_storage import NGramStorage, StorageDrafter
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-    from akunu_py.sampling.sampler import Sampler
 
 BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
     "suffix": SuffixAutomatonDrafter,
@@ -52,13 +48,3 @@ def drafters_for(name: str) -> Callable[[], Drafter]:
         return make
     kept = make()
     return lambda: kept
-
-
-def add_baselines(engine: Engine) -> None:
-    """Lets requests to an engine name the baselines; each is made once and keeps what it learns."""
-    for name, make in BASELINES.items():
-        engine.speculation.add_drafter(name, _always(make()))
-
-
-def _always(drafter: Drafter) -> Callable[[Sampler], Drafter]:
-    return lambda _: drafter

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.options import MAX_DRAFT_TOKENS
 from akunu_py.tokens import FIRST_BOUNDARY, joined, until_boundary
 
 
-class _Lookup:
+class _Lookup(Drafter):
     """The tokens of a request, where each key occurred in them, and drafts that copy some.
 
     Attributes:
@@ -51,9 +51,6 @@ class _Lookup:
                 tokens = until_boundary(self._tokens[start : start + min(limit, self.copied)])
                 return Draft(tokens, self.name, length) if tokens else NO_DRAFT
         return NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
 
     def _last(self, length: int) -> tuple[int, ...]:
         return tuple(self._tokens[-length:])

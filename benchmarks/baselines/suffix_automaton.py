@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.tokens import joined, until_boundary
 
 MARKED: Final = 4
@@ -64,7 +64,6 @@ class SuffixAutomaton:
         self._last = _ROOT
 
     def append(self, token: int) -> None:
-        """Appends a token."""
         self._vote(token)
         self.tokens.append(token)
         length, link = self._length, self._link
@@ -141,7 +140,7 @@ class SuffixAutomaton:
             self._more_transitions.setdefault(state, {})[token] = target
 
 
-class SuffixAutomatonDrafter:
+class SuffixAutomatonDrafter(Drafter):
     """Copies what followed the longest match: the longer the match, the longer the draft."""
 
     def __init__(self) -> None:
@@ -169,6 +168,3 @@ class SuffixAutomatonDrafter:
         while len(drafted) < wanted:
             drafted.append(drafted[len(drafted) - overlap])
         return Draft(tuple(drafted), "suffix", match.length) if drafted else NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass

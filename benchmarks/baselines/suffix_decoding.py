@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.tokens import FIRST_BOUNDARY, joined
 
 
@@ -29,7 +29,7 @@ class _Node:
         self.position = position
 
 
-class SuffixDecoding:
+class SuffixDecoding(Drafter):
     """A trie with counts of every sequence of up to `depth` tokens."""
 
     name = "suffix-decoding"
@@ -72,9 +72,6 @@ class SuffixDecoding:
             if score >= best_score:
                 best, best_score, best_length = path, score, length
         return Draft(best, self.name, best_length) if best else NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
 
     def _path(self, node: _Node, length: int) -> tuple[tuple[int, ...], float]:
         """The most likely path below `node`, and the accepted tokens to expect from it."""

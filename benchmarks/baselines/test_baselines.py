@@ -1,19 +1,15 @@
 """Baselines: each does what its system does, and keeps the contract of drafters."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import akunu_py
 from akunu_py.drafting import make_drafter
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Sampling
-from akunu_py.sampling.sampler import Sampler
-from benchmarks.baselines import BASELINES, add_baselines, drafters_for
+from benchmarks.baselines import BASELINES, drafters_for
 from benchmarks.baselines.prompt_lookup import (
     LlamaCache,
     LlamaMapK,
@@ -172,13 +168,3 @@ def test_a_replay_keeps_no_text_of_the_request_before(name: str) -> None:
 def test_a_user_cannot_choose_a_baseline() -> None:
     with pytest.raises(InvalidRequestError, match="no drafter 'llama-mod'; choose one of auto"):
         make_drafter("llama-mod")
-
-
-def test_an_engine_keeps_a_baseline_with_what_it_learned(tiny_model_dir: Path) -> None:
-    engine = akunu_py.load(str(tiny_model_dir))
-    add_baselines(engine)
-    sampler = Sampler(Sampling())
-    engine.speculation.drafter("llama-mod", sampler).begin([*LONG_KEY, *COPY])
-    drafter = engine.speculation.drafter("llama-mod", sampler)
-    drafter.begin(LONG_KEY)
-    assert drafter.propose(48).tokens == tuple(COPY)

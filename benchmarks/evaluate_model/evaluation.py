@@ -9,7 +9,6 @@ a conversation is like: invented short edits, edits of later turns, requests out
 model is evaluated. The last line printed is one JSON object.
 """
 
-import argparse
 import multiprocessing
 import os
 import platform
@@ -47,7 +46,7 @@ from benchmarks.evaluate_model.held_out import (
     versions,
 )
 from benchmarks.evaluate_model.scoring import Scorer, copied_positions
-from benchmarks.records import markdown_table, record
+from benchmarks.records import markdown_table, options_of, record
 from models.training import edits, fill_in
 from models.training.chats import WHAT_CHANGE
 from models.training.corpus import SourceFile
@@ -111,17 +110,18 @@ def fillings(
     A filling of over `most` tokens does not end; nor does one of more than a line where only
     `one_line` is missing.
     """
-    counts = dict.fromkeys(("cases", "exact", "ends", "parses"), 0.0)
+    found = Tally("exact", "ends", "parses", kinds=("all",))
     for hole in cases:
         answer, ended = scorer.answer(hole_prompt(scorer, hole), most)
         if one_line:
             ended = ended and bool(answer.strip()) and "\n" not in answer
-        counts["cases"] += 1
-        counts["exact"] += ended and answer == hole.middle
-        counts["ends"] += ended
-        counts["parses"] += ended and is_function(f"{hole.prefix}{answer}{hole.suffix}")
-    of = max(1.0, counts["cases"])
-    return {key: value if key == "cases" else value / of for key, value in counts.items()}
+        found.add(
+            ("all",),
+            ended and answer == hole.middle,
+            ended,
+            ended and is_function(f"{hole.prefix}{answer}{hole.suffix}"),
+        )
+    return found.shares["all"]
 
 
 def real_edits(scorer: Scorer, cases: Iterable[EditCase]) -> tuple[Shares, Shares]:
@@ -168,7 +168,7 @@ def _edit_shares(counts: Shares) -> Shares:
 def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """For each kind and for all edits: cases, and the shares of answers that are exact, that do not
     begin as code does, that repeat the given code unchanged, and that do not end."""
-    counts: Shares = defaultdict(lambda: defaultdict(float))
+    found = Tally("exact", "refused", "unchanged", "loops")
     for case in cases:
         prompt, answer = scorer.chat_prompt(case.request), scorer.encode(f"{case.answer}<|im_end|>")
         score = scorer.score(prompt, answer)
@@ -178,47 +178,37 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
         given = "\n".join(content for _, content in case.request)
         is_code = ended and text.startswith("```")
         unchanged = not score.exact and case.kind != UNDO and is_code and code_of(text) in given
-        for kind in {case.kind, "all"} - ({"all"} if case.kind == AGAIN else set()):
-            counts[kind]["cases"] += 1
-            counts[kind]["exact"] += score.exact
-            counts[kind]["refused"] += not score.hits[0]
-            counts[kind]["unchanged"] += unchanged
-            counts[kind]["loops"] += not ended
-    return _shares(counts)
+        kinds = {case.kind, "all"} - ({"all"} if case.kind == AGAIN else set())
+        found.add(kinds, score.exact, not score.hits[0], unchanged, not ended)
+    return found.shares
 
 
 def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
     """The shares of right answers to messages that were written by hand: first requests for edits,
     later ones, and others, to which any answer without code is right, or the question what to
     change. A later request follows the model's own answers, right or wrong."""
-    counts: Shares = {
-        row: dict.fromkeys(("cases", "exact"), 0.0) for row in ("first", "later", "others")
-    }
+    found = Tally("exact", kinds=("first", "later", "others"))
     for conversation in conversations:
         said: Turns = []
         for (_, request), (_, right) in zip(conversation[::2], conversation[1::2], strict=True):
             said.append(("user", request))
             answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
-            row = counts["later" if len(said) > 1 else "first"]
-            exact = answer == edits.fenced(right)
+            kind, exact = "later" if len(said) > 1 else "first", answer == edits.fenced(right)
             if right in (ANY_WORDS, WHAT_CHANGE):
-                row = counts["others"]
+                kind = "others"
                 exact = "```" not in answer if right == ANY_WORDS else answer == right
-            row["cases"] += 1
-            row["exact"] += ended and exact
+            found.add((kind,), ended and exact)
             said.append(("assistant", answer))
-    return _shares(counts)
+    return found.shares
 
 
 def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """Of requests without code: the shares of answers that ask for it, and that do not end."""
-    counts = dict.fromkeys(("cases", "asked", "loops"), 0.0)
+    found = Tally("asked", "loops", kinds=("all",))
     for case in cases:
         answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
-        counts["cases"] += 1
-        counts["asked"] += ended and answer == case.answer
-        counts["loops"] += not ended
-    return _shares({"all": counts})
+        found.add(("all",), ended and answer == case.answer, not ended)
+    return found.shares
 
 
 def code_of(answer: str) -> str:
@@ -229,23 +219,40 @@ def code_of(answer: str) -> str:
 def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """For each kind of request and for all: the shares of answers that are honest, that are honest
     and begin as the right answer does, and that do not end."""
-    counts: Shares = defaultdict(lambda: defaultdict(float))
+    found = Tally("honest", "fits", "loops")
     for case in cases:
         answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
-        for kind in (case.kind, "all"):
-            counts[kind]["cases"] += 1
-            counts[kind]["honest"] += ended and is_honest(answer)
-            fits = answer.partition(".")[0] == case.answer.partition(".")[0]
-            counts[kind]["fits"] += ended and is_honest(answer) and fits
-            counts[kind]["loops"] += not ended
-    return _shares(counts)
+        honest = ended and is_honest(answer)
+        fits = answer.partition(".")[0] == case.answer.partition(".")[0]
+        found.add((case.kind, "all"), honest, honest and fits, not ended)
+    return found.shares
 
 
-def _shares(counts: Shares) -> Shares:
-    return {
-        kind: {key: value if key == "cases" else value / row["cases"] for key, value in row.items()}
-        for kind, row in counts.items()
-    }
+class Tally:
+    """Counts cases by kind, and of how many each of some `names` is true; `kinds` are those that
+    have a row even without cases."""
+
+    def __init__(self, *names: str, kinds: Iterable[str] = ()) -> None:
+        self._names = names
+        self._counts: Shares = {kind: dict.fromkeys(("cases", *names), 0.0) for kind in kinds}
+
+    def add(self, kinds: Iterable[str], *facts: bool) -> None:
+        for kind in kinds:
+            row = self._counts.setdefault(kind, dict.fromkeys(("cases", *self._names), 0.0))
+            row["cases"] += 1
+            for name, fact in zip(self._names, facts, strict=True):
+                row[name] += fact
+
+    @property
+    def shares(self) -> Shares:
+        """Of each kind the number of cases, and the share of them for each name."""
+        return {
+            kind: {
+                key: value if key == "cases" else value / max(1.0, row["cases"])
+                for key, value in row.items()
+            }
+            for kind, row in self._counts.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -258,7 +265,6 @@ class Wanted:
     share: float = 1.0
 
     def of(self, cases: int) -> int:
-        """Cases of a kind."""
         return max(2, round(cases * self.share))
 
 
@@ -320,7 +326,6 @@ PARTS = (_edits, _later_edits, _texts, _short_edits, _outside)
 
 
 def evaluate(wanted: Wanted) -> dict[str, Any]:
-    """Everything about one model folder, measured by as many processes as there are cores."""
     os.environ["MKL_NUM_THREADS"] = "1"  # in each of them
     found: dict[str, Any] = {}
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
@@ -392,13 +397,10 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Evaluates and records."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options_of(__doc__, name="model_evaluation", quick="a tenth of the cases")
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "ember")
     parser.add_argument("--full", type=Path, default=ROOT / "models/training/output/full")
     parser.add_argument("--data", type=Path, help="folder with humaneval_infilling/")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the cases")
-    parser.add_argument("--name", default="model_evaluation", help="of the file in results/")
     parser.add_argument("--others", type=int, help="only this many other edits of each kind")
     options = parser.parse_args()
     if options.others:

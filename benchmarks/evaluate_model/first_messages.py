@@ -49,7 +49,6 @@ def transcript(folder: Path) -> str:
 
 
 def main() -> None:
-    """Replace the transcript in the card, and print it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "ember")
     parser.add_argument("--print", action="store_true", help="leave the card as it is")

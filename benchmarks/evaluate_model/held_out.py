@@ -72,7 +72,6 @@ def held_out_files() -> list[SourceFile]:
 
 
 def versions() -> dict[str, str]:
-    """Installed held-out packages and their versions."""
     found = {d.metadata["Name"]: d.version for d in distributions()}
     return {name: found[name] for name in sorted(HELD_OUT_PACKAGES & set(found))}
 

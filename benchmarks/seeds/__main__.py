@@ -28,12 +28,7 @@ STEPS: Final = (PUBLISHED_STEPS, 2000)
 
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """What is to be measured: the options, with `size` made of those that tell how much.
-
-    Raises:
-        InvalidRequestError: if a number is out of range.
-    """
-    usual = Size()
+    """What is to be measured: the options, with the `size`."""
     parser = argparse.ArgumentParser(prog="benchmarks.seeds", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--text", metavar="FILE", type=Path,
@@ -45,19 +40,6 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         f"(default: {' '.join(map(str, STEPS))})",
     )  # fmt: skip
     parser.add_argument(
-        "--seeds", metavar="N", type=int,
-        help=f"how often prompts are drawn anew (default: {usual.seeds})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--requests", metavar="N", type=int,
-        help=f"prompts of a seed (default: {usual.requests})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-tokens", "-m", metavar="N", type=int,
-        help=f"characters of an answer; longer ones have twice as many (default: "
-        f"{usual.max_tokens})",
-    )  # fmt: skip
-    parser.add_argument(
         "--quick", action="store_true",
         help=f"{QUICK.seeds} seed, {QUICK.requests} requests, {QUICK.max_tokens} characters, the "
         "shortest training: a rough idea",
@@ -66,12 +48,7 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--plot", metavar="FILE", type=Path, help="draw it into a .png, .svg or .pdf"
     )
     options = parser.parse_args(words)
-    usual = QUICK if options.quick else usual
-    options.size = Size(
-        usual.seeds if options.seeds is None else options.seeds,
-        usual.requests if options.requests is None else options.requests,
-        usual.max_tokens if options.max_tokens is None else options.max_tokens,
-    )
+    options.size = QUICK if options.quick else Size()
     steps = options.steps or (STEPS[:1] if options.quick else STEPS)
     if min(steps) < 1:
         parser.error(f"--steps must be 1 or more, not {min(steps)}.")
@@ -111,7 +88,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs the benchmark; what cannot be done ends it with one sentence."""
     try:
         run(read_options(words))
     except AkunuError as error:

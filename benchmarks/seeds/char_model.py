@@ -9,7 +9,6 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +22,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import llama
 from tokenizers import Tokenizer, decoders, models
 
+from akunu_py.bench.measurement import Progress
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import CACHE_VARIABLE, cache_folder
 from benchmarks.seeds.char_text import CharText
@@ -32,9 +32,6 @@ _FACTS: Final = "training.json"
 _VALIDATION_BATCHES: Final = 16
 
 PUBLISHED_STEPS: Final = 120
-
-TrainingProgress = Callable[[int, int], None]
-"""Called with the steps done and the steps in all."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,6 @@ class Recipe:
     intermediate_size: int = 96
 
     def config(self, vocabulary: int) -> dict[str, Any]:
-        """The model's `config.json`."""
         return {
             "model_type": "llama",
             "architectures": ["LlamaForCausalLM"],
@@ -81,15 +77,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class CharModel:
-    """A trained model.
-
-    Attributes:
-        folder: loads through `akunu_py.load`.
-        steps: how many steps it was trained for.
-        parameters: how many weights it has.
-        validation_loss: nats per character, on text that it has not seen.
-        training_s: seconds that its training took.
-    """
+    """A trained model; `akunu_py.load` loads its folder. The loss is in nats per character, on text
+    that it has not seen."""
 
     folder: Path
     steps: int
@@ -98,9 +87,7 @@ class CharModel:
     training_s: float
 
 
-def find_char_model(
-    text: CharText, recipe: Recipe, progress: TrainingProgress | None = None
-) -> CharModel:
+def find_char_model(text: CharText, recipe: Recipe, progress: Progress | None = None) -> CharModel:
     """The model of a text and a recipe: loaded from disk if it is there, else trained now.
 
     Raises:
@@ -121,9 +108,7 @@ def find_char_model(
     return CharModel(folder, **facts)
 
 
-def _train_into(
-    folder: Path, text: CharText, recipe: Recipe, progress: TrainingProgress | None
-) -> None:
+def _train_into(folder: Path, text: CharText, recipe: Recipe, progress: Progress | None) -> None:
     """Trains a model and moves its folder into place once it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     unfinished = Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder.parent))  # mode 0700
@@ -143,7 +128,7 @@ def _train_into(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def train(text: CharText, recipe: Recipe, progress: TrainingProgress | None = None) -> nn.Module:
+def train(text: CharText, recipe: Recipe, progress: Progress | None = None) -> nn.Module:
     """Trains a network on the training part of a text."""
     mx.random.seed(recipe.seed)
     draws = np.random.default_rng(recipe.seed)

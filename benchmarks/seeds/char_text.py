@@ -20,12 +20,7 @@ TRAINING_SHARE: Final = 0.9
 
 @dataclass(frozen=True)
 class CharText:
-    """A text whose tokens are its characters.
-
-    Attributes:
-        name: what to call it.
-        content: all of it.
-    """
+    """A text whose tokens are its characters."""
 
     name: str
     content: str
@@ -37,7 +32,6 @@ class CharText:
 
     @property
     def training(self) -> str:
-        """The part that models learn from."""
         return self.content[: self._split]
 
     @property
@@ -47,7 +41,6 @@ class CharText:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
     @property
@@ -55,7 +48,6 @@ class CharText:
         return int(TRAINING_SHARE * len(self.content))
 
     def encode(self, part: str) -> list[int]:
-        """The ids of a part of the text."""
         ids = {character: index for index, character in enumerate(self.alphabet)}
         return [ids[character] for character in part]
 

@@ -20,5 +20,4 @@ TINY = Recipe(
 
 @pytest.fixture(scope="session")
 def trained() -> CharModel:
-    """Trained once."""
     return find_char_model(TEXT, TINY)

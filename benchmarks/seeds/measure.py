@@ -8,7 +8,7 @@ An engine and a text come in, a `CaseOutcome` for every case and draft goes out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -16,23 +16,19 @@ from random import Random
 from time import perf_counter
 from typing import Final
 
+from akunu_py.bench.measurement import Progress
 from akunu_py.engine import Engine
-from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
-from benchmarks.seeds.char_model import Recipe
 from benchmarks.seeds.char_text import CharText
-from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
+from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 
 PROMPT_CHARACTERS: Final = 24
-DRAFTS: Final = ("bigram", "trigram")
+DRAFTS: Final = {"bigram": 2, "trigram": 3}
+"""The drafts by the order of their models."""
 _LONGER: Final = 2
-_DENSE_ALPHABET: Final = 256
 _PLAIN: Final = "none"
-
-SeedsProgress = Callable[[int, int], None]
-"""Called with the pairs done and the pairs in all."""
 
 
 @dataclass(frozen=True)
@@ -69,43 +65,21 @@ class Size:
         seeds: how often prompts are drawn anew.
         requests: prompts of a seed.
         max_tokens: of an answer; one of the longer kind has twice as many.
-
-    Raises:
-        InvalidRequestError: if one of them is less than 1, or answers exceed the model's context.
     """
 
     seeds: int = 3
     requests: int = 8
     max_tokens: int = 48
 
-    def __post_init__(self) -> None:
-        for name, value in (
-            ("seeds", self.seeds),
-            ("requests", self.requests),
-            ("tokens", self.max_tokens),
-        ):
-            if value < 1:
-                raise InvalidRequestError(f"The number of {name} must be 1 or more, not {value}.")
-        context = Recipe().block
-        most = (context - PROMPT_CHARACTERS) // _LONGER
-        if self.max_tokens > most:
-            raise InvalidRequestError(
-                f"Answers may have {most} tokens, not {self.max_tokens}: the context of {context} "
-                "holds a prompt and twice as many."
-            )
-
     @property
     def longer_tokens(self) -> int:
-        """Tokens of an answer of the longer kind."""
         return _LONGER * self.max_tokens
 
     @property
     def pairs(self) -> int:
-        """How many pairs a whole run measures."""
         return self.seeds * self.requests * len(CASES) * len(DRAFTS)
 
     def tokens(self, case: Case) -> int:
-        """How long the answers of a case are."""
         return self.longer_tokens if case.longer else self.max_tokens
 
 
@@ -138,7 +112,7 @@ class CaseOutcome:
 
 
 def measure_seeds(
-    engine: Engine, text: CharText, size: Size, progress: SeedsProgress | None = None
+    engine: Engine, text: CharText, size: Size, progress: Progress | None = None
 ) -> list[CaseOutcome]:
     """Measures every case with every draft.
 
@@ -177,11 +151,7 @@ def measure_seeds(
 def add_statistical_drafters(engine: Engine, text: CharText) -> None:
     """Lets requests name the drafters of all cases, as `drafter_name` calls them."""
     vocabulary, stream = engine.model.vocabulary_size, text.encode(text.training)
-    dense = vocabulary <= _DENSE_ALPHABET
-    models = {
-        "bigram": bigram(vocabulary, [stream], dense=dense),
-        "trigram": trigram(vocabulary, [stream], dense=dense),
-    }
+    models = {name: NGramModel(order, vocabulary, [stream]) for name, order in DRAFTS.items()}
     for case, draft in product(CASES, DRAFTS):
         make = partial(_make_drafter, models[draft], case.noise)
         engine.speculation.add_drafter(drafter_name(case, draft), make)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 
 ORDER: Final = 3
 NUM_DRAFT_TOKENS: Final = 5
 """The published number: later tokens of such a chain are rarely accepted."""
-FILLER_TOP_K: Final = 3
-"""How many of the target's most likely tokens are counted at each emitted position."""
 
 
 class NGramStorage:
@@ -55,8 +53,8 @@ class NGramStorage:
         return None
 
 
-class StorageDrafter:
-    """Chains a storage's most likely tokens, and adds the target's most likely tokens to it."""
+class StorageDrafter(Drafter):
+    """Chains a storage's most likely tokens."""
 
     def __init__(self, storage: NGramStorage | None = None) -> None:
         self._storage = storage or NGramStorage()
@@ -72,14 +70,6 @@ class StorageDrafter:
             self._storage.count(self._context(len(self._tokens)), token)
             self._tokens.append(token)
 
-    def learn_alternatives(self, position: int, rows: Sequence[Sequence[int]]) -> None:
-        for index, row in enumerate(rows, start=position):
-            context = self._context(index)
-            emitted = self._tokens[index] if index < len(self._tokens) else None
-            for token in row[:FILLER_TOP_K]:
-                if token != emitted:
-                    self._storage.count(context, token)
-
     def propose(self, limit: int) -> Draft:
         context = self._context(len(self._tokens))
         drafted: list[int] = []
@@ -93,9 +83,6 @@ class StorageDrafter:
             drafted.append(token)
             context = [*context, token][-self._storage.longest :]
         return Draft(tuple(drafted), "storage", match_length) if drafted else NO_DRAFT
-
-    def feedback(self, draft: Draft, accepted: int) -> None:
-        pass
 
     def _context(self, position: int) -> list[int]:
         return self._tokens[max(0, position - self._storage.longest) : position]

@@ -66,6 +66,6 @@ def _places(rows: Sequence[SeedsRow]) -> list[tuple[SeedsRow, float]]:
     """The position of each row's bar."""
     cases = list(dict.fromkeys(row.case for row in rows))
     return [
-        (row, cases.index(row.case) + (DRAFTS.index(row.draft) - 0.5) * (_WIDTH + 0.02))
+        (row, cases.index(row.case) + (list(DRAFTS).index(row.draft) - 0.5) * (_WIDTH + 0.02))
         for row in rows
     ]

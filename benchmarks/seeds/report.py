@@ -79,7 +79,6 @@ class Side:
 
     @classmethod
     def of(cls, answers: Sequence[TimedAnswer]) -> Side:
-        """Sums up one or more answers."""
         stats = [answer.stats for answer in answers]
         return cls(
             sum(one.generated_tokens for one in stats) / sum(one.seconds for one in answers),
@@ -141,7 +140,6 @@ class SeedsRow:
         )
 
     def ratio(self, figure: Callable[[Side], float]) -> float:
-        """A figure of the drafted answers over that of the plain ones."""
         return figure(self.drafted) / figure(self.plain)
 
 
@@ -155,14 +153,7 @@ class MeasuredModel:
 
 @dataclass(frozen=True)
 class SeedsReport:
-    """A whole run.
-
-    Attributes:
-        machine: where it was measured, as `describe_machine` describes it.
-        text: what the models were trained on.
-        size: how much was measured.
-        targets: the models.
-    """
+    """A whole run, on a machine as `describe_machine` describes it."""
 
     machine: dict[str, Any]
     text: CharText
@@ -170,7 +161,6 @@ class SeedsReport:
     targets: Sequence[MeasuredModel]
 
     def markdown(self) -> str:
-        """The tables, to be printed as they are."""
         size, text = self.size, self.text
         parts = [
             f"Text: {text.name}, {len(text.content):,} characters, {len(text.alphabet)} of them "

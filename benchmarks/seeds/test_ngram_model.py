@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.sampling.random import draw, uniform
-from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter, bigram, trigram
+from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 
 VOCABULARY = 5
 STREAM = [0, 1, 2, 0, 1, 3, 0, 1, 2, 4, 1, 2, 0, 1]
@@ -26,7 +26,7 @@ def chi_square_bound(freedom: int) -> float:
 
 @given(text=streams, previous=st.integers(0, VOCABULARY - 1))
 def test_a_bigram_row_is_laplace_smoothed_counts(text: list[int], previous: int) -> None:
-    row = bigram(VOCABULARY, [text]).distribution([previous])
+    row = NGramModel(2, VOCABULARY, [text]).distribution([previous])
     pairs = list(pairwise(text))
     evidence = sum(first == previous for first, _ in pairs)
     wanted = [
@@ -36,49 +36,32 @@ def test_a_bigram_row_is_laplace_smoothed_counts(text: list[int], previous: int)
     assert row == pytest.approx(wanted)
 
 
-@given(text=streams, context=st.lists(st.integers(0, VOCABULARY - 1), max_size=4))
-def test_dense_and_sparse_counts_give_the_same_rows(text: list[int], context: list[int]) -> None:
-    sparse = trigram(VOCABULARY, [text])
-    dense = trigram(VOCABULARY, [text], dense=True)
-    assert sparse.context_length(context) == dense.context_length(context)
-    assert sparse.distribution(context) == pytest.approx(dense.distribution(context))
-
-
 def test_a_trigram_seen_too_rarely_falls_back_to_the_bigram() -> None:
-    model = trigram(VOCABULARY, [STREAM])
+    model = NGramModel(3, VOCABULARY, [STREAM])
     assert model.context_length([0, 1]) == 2
     assert model.context_length([4, 1]) == 1, "seen once, and twice are asked for"
     assert model.distribution([4, 1]) == pytest.approx(model.distribution([1]))
 
 
 def test_without_a_previous_token_the_bigram_answers() -> None:
-    model = trigram(VOCABULARY, [STREAM])
-    assert model.distribution([1]) == pytest.approx(bigram(VOCABULARY, [STREAM]).distribution([1]))
+    model = NGramModel(3, VOCABULARY, [STREAM])
+    assert model.distribution([1]) == pytest.approx(
+        NGramModel(2, VOCABULARY, [STREAM]).distribution([1])
+    )
 
 
 def test_temperature_is_applied_after_the_row_is_chosen() -> None:
-    model = trigram(VOCABULARY, [STREAM])
+    model = NGramModel(3, VOCABULARY, [STREAM])
     plain, sharp = model.distribution([0, 1]), model.distribution([0, 1], temperature=0.5)
     assert sharp == pytest.approx(plain**2 / np.sum(plain**2))
     assert model.distribution([0, 1], temperature=1e-9).max() == pytest.approx(1.0)
 
 
 def test_ids_outside_the_vocabulary_are_an_unknown_context_but_an_error_in_a_stream() -> None:
-    for dense in (False, True):
-        model = trigram(VOCABULARY, [STREAM], dense=dense)
-        assert model.distribution([99, 77]) == pytest.approx(np.full(VOCABULARY, 1 / VOCABULARY))
-        with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
-            model.count([VOCABULARY])
-
-
-def test_dense_arrays_too_large_for_memory_are_refused_with_the_remedy() -> None:
-    with pytest.raises(InvalidRequestError, match="use sparse counts"):
-        trigram(50_000, [], dense=True)
-
-
-def test_sparse_memory_grows_with_what_was_seen_not_with_the_vocabulary() -> None:
-    model = trigram(150_000, [[1, 2, 3, 149_999]])
-    assert model.distribution([2, 3]).shape == (150_000,)
+    model = NGramModel(3, VOCABULARY, [STREAM])
+    assert model.distribution([99, 77]) == pytest.approx(np.full(VOCABULARY, 1 / VOCABULARY))
+    with pytest.raises(InvalidRequestError, match="outside the vocabulary"):
+        NGramModel(3, VOCABULARY, [STREAM, [VOCABULARY]])
 
 
 @pytest.mark.parametrize("order", [2, 3])
@@ -87,8 +70,7 @@ def test_tokens_are_drawn_from_exactly_the_drafts_rows(
     order: int, temperature: float, noise: float
 ) -> None:
     """Chi-square over 5,000 seeds, for each position of the draft in turn."""
-    model = NGramModel(order, VOCABULARY)
-    model.count(STREAM)
+    model = NGramModel(order, VOCABULARY, [STREAM])
     seen: dict[tuple[int, ...], np.ndarray] = {}
     rows: dict[tuple[int, ...], np.ndarray] = {}
     for seed in range(5_000):
@@ -108,7 +90,7 @@ def test_tokens_are_drawn_from_exactly_the_drafts_rows(
 
 
 def test_rows_are_the_distributions_of_the_rolling_context() -> None:
-    model = trigram(VOCABULARY, [STREAM])
+    model = NGramModel(3, VOCABULARY, [STREAM])
     drafter = NGramModelDrafter(model, seed=5)
     drafter.begin(STREAM)
     draft = drafter.propose(4)
@@ -120,7 +102,7 @@ def test_rows_are_the_distributions_of_the_rolling_context() -> None:
 
 
 def test_noise_mixes_in_the_uniform_distribution() -> None:
-    model = bigram(VOCABULARY, [STREAM])
+    model = NGramModel(2, VOCABULARY, [STREAM])
     drafter = NGramModelDrafter(model, noise=0.5)
     wanted = 0.5 * model.distribution([1]) + 0.5 / VOCABULARY
     assert drafter.row([1]) == pytest.approx(wanted, rel=1e-6)
@@ -131,7 +113,7 @@ def test_noise_mixes_in_the_uniform_distribution() -> None:
 def test_a_seed_draws_the_same_whatever_the_drafts_length(
     prompt: Sequence[int], limit: int
 ) -> None:
-    drafter = NGramModelDrafter(trigram(VOCABULARY, [STREAM]), seed=9)
+    drafter = NGramModelDrafter(NGramModel(3, VOCABULARY, [STREAM]), seed=9)
     drafter.begin(prompt)
     assert drafter.propose(20).tokens[:limit] == drafter.propose(limit).tokens
 
@@ -157,12 +139,12 @@ def test_uniforms_are_uniform_and_do_not_follow_seed_or_position() -> None:
 )
 def test_impossible_options_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
-        NGramModelDrafter(bigram(VOCABULARY, [STREAM]), **options)  # type: ignore[arg-type]
+        NGramModelDrafter(NGramModel(2, VOCABULARY, [STREAM]), **options)  # type: ignore[arg-type]
 
 
 def test_large_vocabularies_can_be_drafted_from() -> None:
     text = Random(0).choices(range(100_000), k=5_000)
-    drafter = NGramModelDrafter(trigram(100_000, [text]))
+    drafter = NGramModelDrafter(NGramModel(3, 100_000, [text]))
     drafter.begin(text[:50])
     draft = drafter.propose(2)
     assert draft.probabilities is not None

@@ -42,19 +42,6 @@ def test_drafts_five_tokens_at_most() -> None:
     assert (len(drafter.propose(16)), len(drafter.propose(3))) == (5, 3)
 
 
-def test_learns_the_targets_alternatives_at_their_own_position() -> None:
-    drafter = StorageDrafter()
-    drafter.begin([1, 2])
-    drafter.extend([3, 4])
-    drafter.learn_alternatives(2, [[3, 30, 31], [40, 4]])
-    drafter.extend([2, 3])
-    assert drafter.propose(1).tokens == (4,), "the token emitted was counted first"
-    drafter.extend([40])
-    drafter.learn_alternatives(6, [[40, 4]])
-    drafter.extend([1, 2, 3])
-    assert drafter.propose(1).tokens == (40,)
-
-
 @given(st.lists(st.integers(0, 5), max_size=50))
 @settings(deadline=None)
 def test_the_favourite_has_the_greatest_count(text: list[int]) -> None:

@@ -1,12 +1,11 @@
-import json
 from pathlib import Path
 
 import pytest
 
-from akunu_py.bench.curve_sources import find_curves, measured_curves, published_curves, read_curve
+from akunu_py.bench.curve_sources import find_curves, measured_curves, published_curves
 from akunu_py.calibration.cost_store import CostKey, CostStore
 from akunu_py.errors import InvalidRequestError
-from tests.planning.curves import FLAT, LINEAR, STEPPED
+from tests.planning.curves import STEPPED
 
 KEY = CostKey("gpu", "Apple M9", None, 1, "1.0", "0.1.0", "ember", "f00", 1, "quantized")
 
@@ -40,39 +39,13 @@ def test_a_curve_measured_here_is_found_by_the_models_name(tmp_path: Path) -> No
     assert measured_curves("another", store) == []
 
 
-def test_a_file_may_hold_the_output_of_bench_cost(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"machine": {"chip": "M9"}, "curve": FLAT.as_json()}))
-    found = read_curve(path)
-    assert (found.name, found.curve, found.about) == ("mine", FLAT, "M9")
-    path.write_text(json.dumps(LINEAR.as_json()))
-    assert read_curve(path).curve == LINEAR
-
-
-def test_a_file_may_have_the_form_of_a_published_curve(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"chip": "M9", "relative": {"1": 2.0, "4": 3.0}}))
-    found = read_curve(path)
-    assert (found.name, found.relative, found.curve.verify_s(4, 0)) == ("mine", True, 1.5)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"curve": {"levels": []}}', '{"relative": 3}'])
-def test_a_file_without_a_curve_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(text)
-    with pytest.raises(InvalidRequestError, match="holds no cost curve"):
-        read_curve(path)
-
-
 def test_the_default_is_every_known_curve() -> None:
     names = [curve.name for curve in find_curves([], "a model never measured")]
     assert names == list(published_curves())
 
 
 def test_unknown_costs_are_refused() -> None:
-    with pytest.raises(
-        InvalidRequestError, match="There is no cost curve m0; give a file or one of here"
-    ):
+    with pytest.raises(InvalidRequestError, match="There is no cost curve m0; give one of here"):
         find_curves(["m0"], "ember")
     with pytest.raises(InvalidRequestError, match="run `bench cost` first"):
         find_curves(["here"], "a model never measured")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from akunu_py.drafting.recall import DEPTH
 from akunu_py.memory.segment import (
-    DEPTH,
     END,
     DamagedSegmentError,
     Segment,

@@ -13,10 +13,10 @@ import akunu_py
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.occurrences import Occurrences
+from akunu_py.drafting.recall import DEPTH, MAX_TEXTS, MemoryTier, RecentTexts
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.projects import Memory
-from akunu_py.memory.segment import DEPTH, Segment, joined_documents, write_segment
-from akunu_py.memory.tiers import MAX_TEXTS, MemoryTier, ProjectTexts, RecentTexts
+from akunu_py.memory.projects import Memory, ProjectTexts
+from akunu_py.memory.segment import Segment, joined_documents, write_segment
 from akunu_py.options import Options
 from akunu_py.tokens import FIRST_BOUNDARY
 

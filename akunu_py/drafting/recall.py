@@ -1,4 +1,4 @@
-"""MemoryTier: what followed the last tokens of a request in other texts.
+"""MemoryTier: what followed the last tokens of a request in other texts, such as earlier requests.
 
 How often its guesses are accepted is learnt by the drafter, for each length of the match and each
 agreement of the places; where that falls, nothing is drafted.
@@ -12,8 +12,10 @@ from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.evidence import recall_evidence
 from akunu_py.drafting.occurrences import Occurrences, key_of_four
-from akunu_py.memory.segment import DEPTH, Segment, agreement
 from akunu_py.tokens import FIRST_BOUNDARY
+
+DEPTH: Final = 16
+"""How long a match can be."""
 
 PLACES: Final = 16
 """How many places a recall is made of at most."""
@@ -64,25 +66,6 @@ class Texts(Protocol):
     def nearest(self, context: Sequence[int]) -> list[Place]:
         """The places, `PLACES` at most, whose tokens before them agree longest with the end of a
         context; the longest match first."""
-
-
-class ProjectTexts:
-    """The files of a project, in `segments` of the request's tokenizer."""
-
-    version = 0
-
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self.segments = segments
-
-    def nearest(self, context: Sequence[int]) -> list[Place]:
-        places = [
-            Place(segment.tokens, at, length)
-            for segment in self.segments
-            for length, at in segment.nearest(context, PLACES)
-        ]
-        if len(self.segments) > 1:
-            places.sort(key=lambda place: -place.length)
-        return places[:PLACES]
 
 
 class RecentTexts:
@@ -234,3 +217,14 @@ def _holds(text: Occurrences, part: Sequence[int]) -> bool:
         key_of_four(*part[at : at + 4]) in text.latest_four
         for at in range(0, len(part) - 4, stride)
     )
+
+
+def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
+    """How many tokens before a place agree with recent ones, the last token first."""
+    length = 0
+    for token in recent if place >= len(recent) else recent[:place]:
+        place -= 1
+        if tokens[place] != token:
+            break
+        length += 1
+    return length
