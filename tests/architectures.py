@@ -12,6 +12,7 @@ import math
 import pkgutil
 from copy import deepcopy
 from importlib import import_module
+from random import Random
 from typing import Any, Final
 
 import mlx.core as mx
@@ -20,6 +21,9 @@ from mlx import nn
 from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.bitlinear_layers import BitLinear
 from mlx_lm.models.cache import CacheList, make_prompt_cache
+
+from akunu_py.model.target_model import TargetModel
+from akunu_py.text.tokenizer import Tokenizer
 
 Config = dict[str, Any]
 
@@ -303,6 +307,23 @@ def make_network(name: str, seed: int = 4, **changes: Any) -> nn.Module:
     network.update(tree_unflatten(weights))
     mx.eval(network.parameters())
     return network
+
+
+def make_model(name: str, tokenizer: Tokenizer | None = None) -> TargetModel:
+    """Such a network as the engine uses it; a test without text needs no tokenizer."""
+    return TargetModel(
+        make_network(name),
+        tokenizer,  # type: ignore[arg-type]
+        config(name),
+        name=name,
+        layout="dense",
+    )
+
+
+def random_tokens(seed: int, length: int) -> list[int]:
+    """A text for any of the networks."""
+    draw = Random(seed)
+    return [draw.randrange(VOCABULARY) for _ in range(length)]
 
 
 def cache_kinds(network: nn.Module) -> set[str]:

@@ -48,6 +48,16 @@ def model(tiny_model_dir: Path) -> TargetModel:
     return load_target(str(tiny_model_dir), find_backend())
 
 
+@pytest.fixture(scope="module")
+def without_compiler() -> Iterator[None]:
+    """On a CPU, MLX runs a C++ compiler for every function that a network compiles."""
+    import mlx.core as mx  # noqa: PLC0415  # the package loads a fast BLAS first
+
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
 @pytest.fixture(scope="session")
 def quantized_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, quantized to 4 bits."""

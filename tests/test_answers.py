@@ -49,21 +49,11 @@ def test_answers_in_turn_are_as_they_are_alone(stepped: Engine) -> None:
     for prompt, options in asked:
         stepped.reset()
         alone.append(told(stepped.generate(prompt, options)))
-    stepped.reset()
-    together = stepped.generate_batch([Sequence(*one) for one in asked], parallel=len(asked))
-    assert [told(completion) for completion in together] == alone
-    assert not any(slot.busy for slot in stepped.slots)
-
-
-def test_a_batch_is_what_generate_returns_for_each(stepped: Engine) -> None:
-    alone = []
-    for prompt in PROMPTS:
+    for parallel in (1, 3, len(asked)):
         stepped.reset()
-        alone.append(told(stepped.generate(prompt, Options(20))))
-    for parallel in (1, 3):
-        stepped.reset()
-        batch = stepped.generate_batch(PROMPTS, Options(20), parallel=parallel)
-        assert [told(completion) for completion in batch] == alone
+        together = stepped.generate_batch([Sequence(*one) for one in asked], parallel=parallel)
+        assert [told(completion) for completion in together] == alone
+        assert not any(slot.busy for slot in stepped.slots)
 
 
 def test_a_batch_ends_with_its_first_error(stepped: Engine) -> None:

@@ -16,8 +16,9 @@ from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.text.tokenizer import Tokenizer
 from akunu_py.worker import EngineWorker
-from tests.architectures import config, make_network
+from tests.architectures import make_model
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
 NAMES = ("llama", "qwen3_next", "gemma4_text")
 START, END = 126, 127  # the marks of a turn
 THOUGHT = 12
@@ -34,10 +35,6 @@ def tokenizer(tiny_model_dir: Path) -> Tokenizer:
 @pytest.fixture(scope="module", params=NAMES)
 def model(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> TargetModel:
     return make_model(request.param, tokenizer)
-
-
-def make_model(name: str, tokenizer: Tokenizer) -> TargetModel:
-    return TargetModel(make_network(name), tokenizer, config(name), name=name, layout="dense")
 
 
 def engine_of(model: TargetModel, folder: Path | None = None) -> Engine:
@@ -72,24 +69,21 @@ class Talk:
 OPTIONS = Options(max_tokens=20, drafter="none")
 
 
-@pytest.mark.parametrize("restarts", [False, True])
 def test_ten_turns_compute_what_is_new_and_what_follows_the_last_checkpoint(
-    model: TargetModel, tmp_path: Path, *, restarts: bool
+    model: TargetModel, tmp_path: Path
 ) -> None:
-    talk, plain = Talk(), engine_of(model)
-    engine = engine_of(model, tmp_path)
+    talk, fresh, stays = Talk(), engine_of(model), engine_of(model)
     for turn in range(10):
-        prompt = talk.ask()
-        answer = engine.generate(prompt, OPTIONS)
-        plain.reset()
-        assert answer.token_ids == plain.generate(prompt, OPTIONS).token_ids
-        if turn:
+        prompt, restarted = talk.ask(), engine_of(model, tmp_path)
+        fresh.reset()
+        expected = fresh.generate(prompt, OPTIONS).token_ids
+        for engine in (stays, restarted):
+            answer = engine.generate(prompt, OPTIONS)
+            assert answer.token_ids == expected
             # The answer's turn begins two tokens before the first one that changed.
-            assert answer.stats.cached_tokens >= talk.changed_from - 2
-        talk.answer(answer.token_ids)
-        if restarts:
-            close(engine)
-            engine = engine_of(model, tmp_path)
+            assert not turn or answer.stats.cached_tokens >= talk.changed_from - 2
+        talk.answer(expected)
+        close(restarted)
 
 
 def test_a_restart_goes_on_after_the_answer(model: TargetModel, tmp_path: Path) -> None:

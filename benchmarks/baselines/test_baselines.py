@@ -1,13 +1,13 @@
 """Baselines: each does what its system does, and keeps the contract of drafters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.drafting import make_drafter
-from akunu_py.drafting.base import Draft, Drafter
+from akunu_py.drafting.base import Drafter
 from akunu_py.errors import InvalidRequestError
 from benchmarks.baselines import BASELINES, drafters_for
 from benchmarks.baselines.prompt_lookup import (
@@ -28,32 +28,44 @@ COPY = list(range(300, 348))
 OTHER = list(range(400, 448))
 
 
-def test_transformers_takes_the_leftmost_match_and_copies_ten() -> None:
-    drafter = TransformersLookup()
-    drafter.begin([1, 2, *range(50, 70), 1, 2, 9, 1, 2])
-    assert drafter.propose(32) == Draft(tuple(range(50, 60)), "transformers-lookup", 2)
-
-
-def test_transformers_falls_back_to_one_token() -> None:
-    drafter = TransformersLookup()
-    drafter.begin([2, 8, 9, 1, 2])
-    assert drafter.propose(2) == Draft((8, 9), "transformers-lookup", 1)
-
-
-def test_vllm_needs_five_tokens_and_takes_the_earliest() -> None:
-    drafter = VllmNGram()
-    drafter.begin([1, 2, 3, 4, 5, 60, 1, 2, 3, 4, 5, 70, 1, 2, 3, 4, 5])
-    assert drafter.propose(1).tokens == (60,)
-    drafter.begin([1, 2, 3, 4, 60, 1, 2, 3, 4])
-    assert not drafter.propose(1)
-
-
-def test_simple_needs_twelve_tokens_and_takes_the_latest() -> None:
-    drafter = LlamaSimple()
-    drafter.begin([*KEY, *OTHER, *KEY, *COPY, *KEY])
-    assert drafter.propose(64).tokens == tuple(COPY)
-    drafter.begin([*KEY[1:], *OTHER, *KEY[1:]])
-    assert not drafter.propose(64)
+@pytest.mark.parametrize(
+    ("drafter", "prompt", "limit", "drafted", "match"),
+    [
+        # The leftmost match, and ten tokens of it.
+        (TransformersLookup(), [1, 2, *range(50, 70), 1, 2, 9, 1, 2], 32, range(50, 60), 2),
+        # It falls back to one token.
+        (TransformersLookup(), [2, 8, 9, 1, 2], 2, (8, 9), 1),
+        # Five tokens are needed, and the earliest match is taken.
+        (VllmNGram(), [*range(5), 60, *range(5), 70, *range(5)], 1, (60,), None),
+        (VllmNGram(), [*range(4), 60, *range(4)], 1, (), None),
+        # Twelve tokens are needed, and the latest match is taken.
+        (LlamaSimple(), [*KEY, *OTHER, *KEY, *COPY, *KEY], 64, COPY, None),
+        (LlamaSimple(), [*KEY[1:], *OTHER, *KEY[1:]], 64, (), None),
+        # Only a dominant value is drafted.
+        (LlamaMapK4v(), [*KEY, *COPY, *KEY, *OTHER, *KEY], 8, (), None),
+        (
+            LlamaMapK4v(),
+            [*[*KEY, *COPY, *KEY, *OTHER], *[*KEY, *COPY] * 2, *KEY],
+            8,
+            COPY[:8],
+            None,
+        ),
+        # One token of context must have been followed twice, and half is not two thirds.
+        (LlamaCache(), [7, 1, 7], 1, (), None),
+        (LlamaCache(), [5, 7, 1, 6, 7, 1, 7], 1, (1,), None),
+        (LlamaCache(), [5, 7, 1, 6, 7, 2, 8, 7], 1, (), None),
+        # The most frequent path, and as many tokens as were matched.
+        (SuffixDecoding(), [1, 2, 7, 9, 1, 2, 5, 8, 1, 2, 7, 6, 1, 2], 1, (7,), None),
+        (SuffixDecoding(), [*range(20), 0, 1, 2], 32, (3, 4, 5), None),
+    ],
+)
+def test_what_is_drafted_after_a_prompt(
+    drafter: Drafter, prompt: list[int], limit: int, drafted: Sequence[int], match: int | None
+) -> None:
+    drafter.begin(prompt)
+    draft = drafter.propose(limit)
+    assert draft.tokens == tuple(drafted)
+    assert match in (draft.match_length, None)
 
 
 def test_map_k_drafts_no_more_than_the_key_had_accepted() -> None:
@@ -64,14 +76,6 @@ def test_map_k_drafts_no_more_than_the_key_had_accepted() -> None:
     drafter.feedback(draft, 3)
     drafter.extend([*COPY[:3], 9, *KEY])
     assert drafter.propose(16).tokens == (*COPY[:3],)
-
-
-def test_map_k4v_drafts_only_a_dominant_value() -> None:
-    drafter = LlamaMapK4v()
-    drafter.begin([*KEY, *COPY, *KEY, *OTHER, *KEY])
-    assert not drafter.propose(8)
-    drafter.begin([*KEY, *COPY, *KEY, *OTHER, *KEY, *COPY, *KEY, *COPY, *KEY])
-    assert drafter.propose(8).tokens == tuple(COPY[:8])
 
 
 def test_mod_remembers_other_requests_and_forgets_after_bad_rounds() -> None:
@@ -90,16 +94,6 @@ def test_mod_makes_only_long_drafts() -> None:
     drafter.begin([*LONG_KEY, 1, 2, 3])
     drafter.begin(LONG_KEY)
     assert not drafter.propose(48)
-
-
-def test_cache_needs_a_count_and_a_share() -> None:
-    drafter = LlamaCache()
-    drafter.begin([7, 1, 7])
-    assert not drafter.propose(1), "one token of context must have been followed twice"
-    drafter.begin([5, 7, 1, 6, 7, 1, 7])
-    assert drafter.propose(1).tokens == (1,)
-    drafter.begin([5, 7, 1, 6, 7, 2, 8, 7])
-    assert not drafter.propose(1), "half is not two thirds"
 
 
 def test_cache_is_stricter_with_counts_of_other_requests() -> None:
@@ -129,18 +123,6 @@ def test_suffix_decoding_drafts_only_what_followed_the_match_before(text: list[i
     if draft:
         matched = text[len(text) - draft.match_length :]
         assert occurrences(text, [*matched, *draft.tokens]) > 0
-
-
-def test_suffix_decoding_follows_the_most_frequent_path() -> None:
-    drafter = SuffixDecoding()
-    drafter.begin([1, 2, 7, 9, 1, 2, 5, 8, 1, 2, 7, 6, 1, 2])
-    assert drafter.propose(1).tokens == (7,)
-
-
-def test_suffix_decoding_drafts_as_many_tokens_as_it_matched() -> None:
-    drafter = SuffixDecoding()
-    drafter.begin([*range(20), 0, 1, 2])
-    assert drafter.propose(32).tokens == (3, 4, 5)
 
 
 @pytest.mark.parametrize("make", BASELINES.values(), ids=BASELINES)

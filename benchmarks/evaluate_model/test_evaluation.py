@@ -3,6 +3,7 @@
 import ast
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -61,32 +62,39 @@ def case(kind: str, length: int) -> EditCase:
     return EditCase(function, Edit(kind, "ask", code, code), [("user", "ask")], code)
 
 
-class Endless(OneTokenACharacter):
-    """Never gets an answer right, and never ends it if it is asked to say `more`."""
+class Speaker(OneTokenACharacter):
+    """Never scores an answer right; its own answers depend on what was said last.
+
+    Args:
+        says: the answer to that, and whether it ends.
+    """
+
+    def __init__(self, says: Callable[[str], tuple[str, bool]]) -> None:
+        self._says = says
+
+    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
+        return self.encode(turns[-1][1])
 
     def score(self, prompt: list[int], answer: list[int]) -> Score:
         return Score(np.arange(len(answer)) < 3, 0.0)
 
     def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return "", "more" not in "".join(map(chr, prompt))
+        return self._says("".join(map(chr, prompt)))
+
+
+PARROT = Speaker(lambda said: (said if said == WHAT_CHANGE else fenced(said), True))
+EVASIVE = Speaker(lambda _: (refusals.WHICH_CODE, True))
 
 
 def test_wrong_edits_that_do_not_end_are_counted_as_loops() -> None:
     cases = [ChatCase("guard", [("user", words)], "x" * 9) for words in ("more", "less")]
-    shares = chat_edits(Endless(), cases)["guard"]  # type: ignore[arg-type]
+    shares = chat_edits(Speaker(lambda said: ("", said != "more")), cases)["guard"]  # type: ignore[arg-type]
     assert (shares["cases"], shares["exact"], shares["loops"]) == (2, 0, 0.5)
-
-
-class Copier(Endless):
-    """Answers every request for an edit with the code of the request."""
-
-    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return "```python\nx = 1\n```", True
 
 
 def test_code_that_comes_back_as_it_was_is_counted() -> None:
     cases = [ChatCase("guard", [("user", words)], "z" * 9) for words in ("in: x = 1", "in: y = 2")]
-    shares = chat_edits(Copier(), cases)["guard"]  # type: ignore[arg-type]
+    shares = chat_edits(Speaker(lambda _: (fenced("x = 1"), True)), cases)["guard"]  # type: ignore[arg-type]
     assert (shares["unchanged"], shares["refused"], shares["loops"]) == (0.5, 0, 0)
 
 
@@ -102,22 +110,11 @@ def test_asking_for_the_code_again_is_no_edit() -> None:
     assert kinds.total() == 60
 
 
-class Parrot(OneTokenACharacter):
-    """Answers with what was said last, as code unless that is a question."""
-
-    def chat_prompt(self, turns: list[tuple[str, str]]) -> list[int]:
-        return self.encode(turns[-1][1])
-
-    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        said = "".join(map(chr, prompt))
-        return said if said == WHAT_CHANGE else fenced(said), True
-
-
 def test_requests_written_by_hand_are_counted_as_first_and_later_ones(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"
     asked = f"> {WHAT_CHANGE}\n{WHAT_CHANGE}\n"
     path.write_text(f"# words\n\n> x = 1\n. y\nx = 1\ny\n> hi\n?\n> z\nno\n\n> z\nz\n{asked}")
-    shares = by_hand(Parrot(), own_words(path))  # type: ignore[arg-type]
+    shares = by_hand(PARROT, own_words(path))  # type: ignore[arg-type]
     assert shares == {
         "first": {"cases": 2, "exact": 1},
         "later": {"cases": 1, "exact": 0},
@@ -133,24 +130,17 @@ def test_requests_written_by_hand_ask_for_python(path: Path) -> None:
             ast.parse(textwrap.dedent(code))
 
 
-class Evasive(OneTokenACharacter):
-    """Asks for code whatever is said."""
-
-    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return refusals.WHICH_CODE, True
-
-
 def test_requests_without_code_are_right_if_they_ask_for_it() -> None:
     cases = list(no_code_cases(3))
-    row = asked_for_code(Evasive(), cases)["all"]  # type: ignore[arg-type]
+    row = asked_for_code(EVASIVE, cases)["all"]  # type: ignore[arg-type]
     assert row == {"cases": 3, "asked": 1, "loops": 0}
-    row = asked_for_code(Parrot(), cases)["all"]  # type: ignore[arg-type]
+    row = asked_for_code(PARROT, cases)["all"]  # type: ignore[arg-type]
     assert row["asked"] == 0
 
 
 def test_asking_for_code_is_no_honest_answer_to_a_question_about_the_world() -> None:
     case = ChatCase("world", [("user", "why")], refusals.answer("world", "why"))
-    row = outside(Evasive(), [case])["world"]  # type: ignore[arg-type]
+    row = outside(EVASIVE, [case])["world"]  # type: ignore[arg-type]
     assert (row["honest"], row["fits"]) == (0, 0)
 
 
@@ -162,18 +152,12 @@ def test_no_two_requests_outside_the_training_are_alike(later: bool) -> None:
     assert len(set(said)) == len(said)
 
 
-class Filler(OneTokenACharacter):
-    """Fills every hole with the same words."""
-
-    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return "    return x\n", True
-
-
 def test_a_hole_of_one_line_may_not_be_filled_with_more() -> None:
     holes = [Hole("def f(x):\n", "    return x\n", ""), Hole("def f(x):\n  x\n", "", "")]
-    shares = fillings(Filler(), holes, 20)  # type: ignore[arg-type]
+    filler = Speaker(lambda _: ("    return x\n", True))
+    shares = fillings(filler, holes, 20)  # type: ignore[arg-type]
     assert shares == {"cases": 2, "exact": 0.5, "ends": 1, "parses": 0.5}
-    none = fillings(Filler(), holes, 20, one_line=True)  # type: ignore[arg-type]
+    none = fillings(filler, holes, 20, one_line=True)  # type: ignore[arg-type]
     assert none == {"cases": 2, "exact": 0, "ends": 0, "parses": 0}
 
 

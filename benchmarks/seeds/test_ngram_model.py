@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 from akunu_py.errors import InvalidRequestError
 from akunu_py.sampling.random import draw, uniform
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
+from tests.markov import chi_square_bound
 
 VOCABULARY = 5
 STREAM = [0, 1, 2, 0, 1, 3, 0, 1, 2, 4, 1, 2, 0, 1]
 streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
-
-
-def chi_square_bound(freedom: int) -> float:
-    """The 0.9999 quantile of chi-square, after Wilson and Hilferty."""
-    spread = 2 / (9 * freedom)
-    return freedom * float(1 - spread + 3.719 * np.sqrt(spread)) ** 3
 
 
 @given(text=streams, previous=st.integers(0, VOCABULARY - 1))

@@ -30,12 +30,6 @@ def test_a_favourite_gives_way_only_to_a_greater_count() -> None:
     assert storage.next_token([1]) == (6, 1)
 
 
-def test_a_prompt_shorter_than_a_context_is_no_error() -> None:
-    drafter = StorageDrafter(NGramStorage(5, one_level=True))
-    drafter.begin([1])
-    assert not drafter.propose(3)
-
-
 def test_drafts_five_tokens_at_most() -> None:
     drafter = StorageDrafter()
     drafter.begin([1] * 10)

@@ -22,7 +22,6 @@ from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError
 from akunu_py.package import UNFINISHED
-from tests.cache.killed_writers import run as kill_writers
 from tests.cache.test_kv_cache import KINDS, FakeNetwork, feed
 
 CAPACITY = 400
@@ -328,10 +327,6 @@ def test_what_a_crash_left_is_deleted_once_nobody_writes_it(
         os.utime(path, (1e9, 1e9))
     open_store(place, single=single)
     assert files_in(tmp_path) == sorted([new, others])
-
-
-def test_killed_writers_leave_the_old_text_or_the_new_one(tmp_path: Path) -> None:
-    kill_writers(2, tmp_path)  # of each kind: of a single file, and of a folder
 
 
 def test_a_folder_that_was_deleted_is_made_again(tmp_path: Path) -> None:

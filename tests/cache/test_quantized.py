@@ -167,6 +167,28 @@ class UncrossedCache(KVCache):
         super().advance(tokens)
 
 
+SHORT = [5, 9, 77, 5, 9, 31]
+
+
+def answer(
+    model: TargetModel,
+    sampling: Sampling,
+    drafter: OracleDrafter | None = None,
+    *,
+    block_rows: int = 0,
+) -> list[int]:
+    """40 tokens after the short prompt."""
+    cache = UncrossedCache(64, model)
+    model.prefill(SHORT[:-1], cache)
+    if drafter:
+        drafter.begin(SHORT)
+    sampler, limits = Sampler(sampling, SHORT), Limits(40, frozenset())
+    rounds = rounds_of(
+        model, cache, sampler, SHORT[-1], limits, drafter=drafter, block_rows=block_rows
+    )
+    return [token for one in rounds for token in one.tokens]
+
+
 # Rounding may move a key to the next quantization step, and a sampled token with it; recurrent
 # layers carry that on, so only the plainest model is sampled.
 @pytest.mark.parametrize(
@@ -182,23 +204,11 @@ def test_drafts_leave_the_text_alone(
     name: str, form: KVForm, start: int, sampling: Sampling
 ) -> None:
     model = model_of(name, KVQuantization(8, 32, start, form))
-    prompt, limits = [5, 9, 77, 5, 9, 31], Limits(30, frozenset())
-
-    def tokens(drafter: OracleDrafter | None) -> list[int]:
-        cache = UncrossedCache(64, model)
-        model.prefill(prompt[:-1], cache)
-        if drafter:
-            drafter.begin(prompt)
-        rounds = rounds_of(
-            model, cache, Sampler(sampling, prompt), prompt[-1], limits, drafter=drafter
-        )
-        return [token for one in rounds for token in one.tokens]
-
-    plain = tokens(None)
+    plain = answer(model, sampling)
     assert len(set(plain)) > 3
     for seed in range(2):
-        drafter = OracleDrafter(len(prompt), plain, seed=seed, error=0.3, silence=0.2)
-        assert tokens(drafter) == plain
+        drafter = OracleDrafter(len(SHORT), plain, seed=seed, error=0.3, silence=0.2)
+        assert answer(model, sampling, drafter) == plain
         assert any(drafted for drafted, _ in drafter.verified)
 
 
@@ -347,23 +357,11 @@ def test_costs_are_those_of_a_cache_in_this_form(tiny_model_dir: Path) -> None:
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)])
 def test_exact_answers_are_those_without_drafts(name: str, sampling: Sampling) -> None:
     model = model_of(name, KVQuantization(8, 32, 25))  # in the middle of a block
-    prompt, limits = [5, 9, 77, 5, 9, 31], Limits(40, frozenset())
-
-    def tokens(drafter: OracleDrafter | None) -> list[int]:
-        cache = UncrossedCache(64, model)
-        model.prefill(prompt[:-1], cache)
-        if drafter:
-            drafter.begin(prompt)
-        sampler, known = Sampler(sampling, prompt), prompt[-1]
-        rounds = rounds_of(
-            model, cache, sampler, known, limits, drafter=drafter, block_rows=BLOCK_ROWS
-        )
-        return [token for one in rounds for token in one.tokens]
-
     assert model.is_coarse
-    plain = tokens(None)
+    plain = answer(model, sampling, block_rows=BLOCK_ROWS)
     for seed in range(3):
-        assert tokens(OracleDrafter(len(prompt), plain, seed=seed, error=0.2)) == plain
+        drafter = OracleDrafter(len(SHORT), plain, seed=seed, error=0.2)
+        assert answer(model, sampling, drafter, block_rows=BLOCK_ROWS) == plain
 
 
 @pytest.mark.parametrize("start", [0, 7])

@@ -1,9 +1,8 @@
 """What is reused is what a fresh engine computes, whatever ended the requests before."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import mlx.core as mx
@@ -18,8 +17,7 @@ from akunu_py.cache.states import make_recordable
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.model.target_model import TargetModel
-from tests.architectures import COMMON, VOCABULARY, config, make_network
+from tests.architectures import COMMON, VOCABULARY, make_model, make_network, random_tokens
 from tests.planning.curves import FLAT
 
 PLAIN = Options(12, drafter="none")
@@ -46,13 +44,7 @@ class Script:
         pass
 
 
-@pytest.fixture(autouse=True)
-def _without_compiler() -> Iterator[None]:
-    mx.disable_compile()
-    yield
-    mx.enable_compile()
-
-
+pytestmark = pytest.mark.usefixtures("without_compiler")
 MakeEngine = Callable[..., Engine]
 
 
@@ -62,9 +54,8 @@ def make_engine(tiny_model_dir: Path) -> MakeEngine:
     backend = akunu_py.load(str(tiny_model_dir)).backend
 
     def make(name: str, **options: int) -> Engine:
-        model = TargetModel(make_network(name), tokenizer, config(name), name=name, layout="dense")
         return Engine(
-            model,
+            make_model(name, tokenizer),
             backend,
             calibrate=lambda *_: FLAT,
             prefill_step_size=16,
@@ -72,11 +63,6 @@ def make_engine(tiny_model_dir: Path) -> MakeEngine:
         )
 
     return make
-
-
-def tokens_of(seed: int, length: int) -> list[int]:
-    draw = Random(seed)
-    return [draw.randrange(VOCABULARY) for _ in range(length)]
 
 
 def drafted(engine: Engine, prompt: list[int], drafts: dict[int, Sequence[int]], most: int) -> None:
@@ -93,7 +79,7 @@ def as_fresh(engine: Engine, prompt: list[int]) -> list[int]:
 def test_what_a_rejected_draft_recorded_is_not_used_later(
     name: str, make_engine: MakeEngine
 ) -> None:
-    engine, prompt = make_engine(name), tokens_of(5, 20)
+    engine, prompt = make_engine(name), random_tokens(5, 20)
     answer = as_fresh(engine, prompt)
     engine.reset()
     wrong = [*answer[:2], *((token + 1) % VOCABULARY for token in answer[2:5])]
@@ -106,7 +92,7 @@ def test_what_a_rejected_draft_recorded_is_not_used_later(
 def test_a_copy_inside_an_accepted_draft_has_the_right_states(
     name: str, make_engine: MakeEngine
 ) -> None:
-    engine, prompt = make_engine(name), tokens_of(5, 3)
+    engine, prompt = make_engine(name), random_tokens(5, 3)
     answer = engine.generate(prompt, Options(31, drafter="none")).token_ids
     engine.reset()
     drafted(engine, prompt, {0: answer[:30]}, 31)
@@ -116,18 +102,18 @@ def test_a_copy_inside_an_accepted_draft_has_the_right_states(
 
 @pytest.mark.parametrize("name", ["lfm2", "gemma3_text"])
 def test_making_room_may_drop_the_checkpoint_to_copy(name: str, make_engine: MakeEngine) -> None:
-    prompt = tokens_of(5, 700)
+    prompt = random_tokens(5, 700)
 
     def used(**options: int) -> Engine:
         engine = make_engine(name, **options)
         for length in (100, 110, 120, 400, 700):
             engine.generate(prompt[:length], Options(1, drafter="none"))
-        engine.generate(tokens_of(9, 600), Options(1, drafter="none"))
+        engine.generate(random_tokens(9, 600), Options(1, drafter="none"))
         return engine
 
     held = sum(slot.nbytes for slot in used().slots)
     engine = used(prompt_cache_bytes=held + 1000)
-    other = [*prompt[:115], *tokens_of(7, 20)]
+    other = [*prompt[:115], *random_tokens(7, 20)]
     assert engine.generate(other, PLAIN).token_ids == as_fresh(engine, other)
 
 
@@ -135,15 +121,15 @@ def test_a_restored_window_does_not_write_into_its_checkpoint(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(COMMON, "sliding_window", 64)
-    engine, prompt = make_engine("gemma3_text"), tokens_of(5, 40)
+    engine, prompt = make_engine("gemma3_text"), random_tokens(5, 40)
     once = Options(1, drafter="none")
     engine.generate(prompt, once)  # a checkpoint at 39, shorter than the window
-    engine.generate([*prompt, *tokens_of(6, 500)], once)
+    engine.generate([*prompt, *random_tokens(6, 500)], once)
     branch = [*prompt[:39], 77, 78]
     interrupted = engine.stream(branch, replace(once, slot=1, reports_progress=True))
     next(interrupted)  # nothing is computed yet
     interrupted.close()
-    engine.generate([*prompt[:30], *tokens_of(8, 9)], once)
+    engine.generate([*prompt[:30], *random_tokens(8, 9)], once)
     other = [*prompt[:39], 50, 51, 52]
     again = engine.generate(other, Options(12, drafter="none", slot=5))
     assert again.stats.cached_tokens == 39
@@ -153,8 +139,8 @@ def test_a_restored_window_does_not_write_into_its_checkpoint(
 def test_an_interrupted_growth_leaves_nothing_to_reuse(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, prompt = make_engine("llama"), tokens_of(5, 400)
-    longer = [*prompt, *tokens_of(6, 200)]
+    engine, prompt = make_engine("llama"), random_tokens(5, 400)
+    longer = [*prompt, *random_tokens(6, 200)]
     engine.generate(prompt, Options(1, drafter="none"))
 
     def interrupted(*_: object) -> None:
@@ -174,7 +160,7 @@ def test_an_answer_that_gets_no_more_memory_keeps_what_it_computed(
     name: str, grown: int, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many of its layers have grown then."""
-    engine, prompt = make_engine(name), tokens_of(5, 505)
+    engine, prompt = make_engine(name), random_tokens(5, 505)
     copy, left = LayerCache.copy, iter(range(grown))
 
     def copy_one(own: LayerCache, other: LayerCache, tokens: int) -> None:
@@ -196,14 +182,14 @@ def test_an_answer_that_gets_no_more_memory_keeps_what_it_computed(
 def test_states_are_not_counted_for_every_token(make_engine: MakeEngine) -> None:
     """A short conversation with checkpoints stays beside a long prompt if both fit."""
     engine = make_engine("qwen3_next", max_context=1024)
-    engine.generate(tokens_of(1, 20), Options(1, drafter="none"))
-    engine.generate(tokens_of(2, 900), Options(1, drafter="none"))
+    engine.generate(random_tokens(1, 20), Options(1, drafter="none"))
+    engine.generate(random_tokens(2, 900), Options(1, drafter="none"))
     both = sum(slot.nbytes for slot in engine.slots)
     engine = make_engine("qwen3_next", max_context=1024, prompt_cache_bytes=both + 100_000)
     for turn in range(4):
-        engine.generate(tokens_of(1, 20 + 10 * turn), Options(1, drafter="none"))
-    engine.generate(tokens_of(2, 900), Options(1, drafter="none"))
-    goes_on = engine.generate(tokens_of(1, 70), Options(1, drafter="none"))
+        engine.generate(random_tokens(1, 20 + 10 * turn), Options(1, drafter="none"))
+    engine.generate(random_tokens(2, 900), Options(1, drafter="none"))
+    goes_on = engine.generate(random_tokens(1, 70), Options(1, drafter="none"))
     assert goes_on.stats.cached_tokens in (49, 50)
 
 
@@ -227,7 +213,7 @@ def test_a_broken_forward_leaves_no_trace(
     make_engine: MakeEngine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    engine, prompt = make_engine(name), tokens_of(5, 60)
+    engine, prompt = make_engine(name), random_tokens(5, 60)
     options = Options(12, drafter="ngram", num_draft_tokens=3)
     expected = engine.generate(prompt, options).token_ids
     engine.reset()

@@ -12,9 +12,9 @@ from mlx_lm.models.cache import ArraysCache
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import Rollback, make_kv_cache
 from akunu_py.cache.states import Recording, make_recordable, record
-from akunu_py.model.target_model import TargetModel
-from tests.architectures import make_network
+from tests.architectures import make_model, make_network
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
 ROWS = 7
 
 
@@ -63,9 +63,8 @@ def test_a_repeated_recurrence_is_the_plain_one_to_the_bit(accepted: int) -> Non
 
 @pytest.mark.parametrize("name", ["qwen3_5", "kimi_linear", "nemotron_h", "lfm2", "bailing_hybrid"])
 def test_a_rejection_leaves_what_a_forward_over_the_accepted_part_leaves(name: str) -> None:
-    mx.disable_compile()
-    network = make_network(name)
-    model = TargetModel(network, None, {}, name=name, layout="dense")  # type: ignore[arg-type]
+    model = make_model(name)
+    network = model.network
     assert model.after_rejection is Rollback.RECURRENCE
 
     def fed(*forwards: list[int], marked: bool = False) -> KVCache:
@@ -88,7 +87,6 @@ def test_a_rejection_leaves_what_a_forward_over_the_accepted_part_leaves(name: s
         assert cache.rollback(len(prompt) + accepted) == 0
         expected = following(fed(prompt, draft[:accepted]))
         assert mx.allclose(following(cache), expected, atol=2e-3)
-    mx.enable_compile()
 
 
 def test_a_recording_ends_with_the_next_rollback() -> None:
@@ -104,7 +102,6 @@ def test_a_recording_ends_with_the_next_rollback() -> None:
 
 def test_what_was_recorded_wrongly_is_not_used() -> None:
     """A family that keeps something else of its convolution computes its tokens again."""
-    mx.disable_compile()
     network = make_network("lfm2")
     make_recordable(network)
     cache = make_kv_cache(network, 64)
@@ -115,7 +112,6 @@ def test_what_was_recorded_wrongly_is_not_used() -> None:
     part = next(part for part in cache.layers if isinstance(part, ArraysCache))
     part[0] = part[0] + 1
     assert cache.rollback(2) == 2
-    mx.enable_compile()
 
 
 def test_masked_forwards_are_not_recorded() -> None:

@@ -31,7 +31,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
-from tests.architectures import make_network
+from tests.architectures import make_model
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
 
@@ -106,13 +106,7 @@ def test_the_edge_is_found_between_the_sizes_that_are_measured_first(
 
 
 def test_rounds_are_not_padded_if_a_rejection_takes_more_than_a_counter(tmp_path: Path) -> None:
-    windowed = TargetModel(
-        make_network("gemma3_text"),
-        None,  # type: ignore[arg-type]
-        {},
-        name="windowed",
-        layout="dense",
-    )
+    windowed = make_model("gemma3_text")
     rounds = ((1, 0.010), (2, 0.020), (8, 0.012))
     curve = CostCurve((CostLevel(128, 0.009, rounds),))
     store, backend = CostStore(tmp_path), find_backend()

@@ -24,6 +24,8 @@ from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import MarkovModel, free_text
 from tests.rounding import attention_by_size, round_as_gpus_do
 
+pytestmark = pytest.mark.usefixtures("without_compiler")
+
 
 def text_of(rounds: list[Round]) -> list[int]:
     return [token for one in rounds for token in one.tokens]
@@ -80,12 +82,10 @@ def rounding_engine(request: pytest.FixtureRequest, tiny_model_dir: Path) -> Ite
     )
     network = loaded.original if name == "ember" else make_network(name)
     settings = loaded.config if name == "ember" else config(name)
-    mx.disable_compile()  # on a CPU, MLX runs a C++ compiler for every function
     round_as_gpus_do(network)
     model = TargetModel(network, loaded.tokenizer, settings, name=name, layout="dense")
     with attention_by_size():
         yield Engine(model, backend, prefill_step_size=64)
-    mx.enable_compile()
 
 
 class Conversation:
@@ -116,11 +116,12 @@ class Conversation:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_drafts_change_no_token_in_16_bits(rounding_engine: Engine, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=3)
-    drafted = Options(30, sampling, drafter="script", exact=True)
+    drafted = Options(24, sampling, drafter="script", exact=True)
     expected, _ = Conversation(rounding_engine, replace(drafted, drafter="none")).answers()
     assert len(set(expected[0])) > 4
     found, stats = Conversation(rounding_engine, drafted).answers(expected)
     assert found == expected
     assert stats.tokens_per_forward > 1.7
-    short, _ = Conversation(rounding_engine, replace(drafted, num_draft_tokens=1)).answers(expected)
-    assert short == expected
+    if rounding_engine.model.name != "ember":  # which takes long
+        single = replace(drafted, num_draft_tokens=1)
+        assert Conversation(rounding_engine, single).answers(expected)[0] == expected

@@ -29,31 +29,21 @@ def prefilled(model: TargetModel, prompt: list[int], capacity: int = 256) -> KVC
     return cache
 
 
-def plainly(
+def decoded(
     model: TargetModel,
     limits: Limits,
-    sampling: Sampling | None = None,
-    capacity: int = 256,
-) -> list[Round]:
-    cache = prefilled(model, PROMPT, capacity)
-    sampler = Sampler(sampling or Sampling(), PROMPT)
-    return list(rounds_of(model, cache, sampler, PROMPT[-1], limits))
-
-
-def speculatively(
-    model: TargetModel,
-    limits: Limits,
-    drafter: Drafter,
-    sampling: Sampling | None = None,
+    drafter: Drafter | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008  # it is frozen
     *,
     capacity: int = 256,
     num_draft_tokens: int = 4,
     planner: Planner | None = None,
 ) -> list[Round]:
+    """The rounds of an answer; plain decoding without a drafter."""
     cache = prefilled(model, PROMPT, capacity)
-    drafter.begin(PROMPT)
-    sampler = Sampler(sampling or Sampling(), PROMPT)
-    done = []
+    if drafter:
+        drafter.begin(PROMPT)
+    sampler, done = Sampler(sampling, PROMPT), []
     for one in rounds_of(
         model,
         cache,
@@ -76,7 +66,7 @@ def tokens_of(rounds: list[Round]) -> list[int]:
 @pytest.fixture(scope="module")
 def plain_tokens(model: TargetModel) -> Callable[[Sampling], list[int]]:
     """Plain decoding's first 80 tokens, decoded once for each sampling."""
-    return cache(lambda sampling: tokens_of(plainly(model, Limits(80, NO_END), sampling)))
+    return cache(lambda sampling: tokens_of(decoded(model, Limits(80, NO_END), None, sampling)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +92,7 @@ def test_no_draft_changes_the_tokens_of_plain_decoding(
 ) -> None:
     limits, expected = Limits(80, NO_END), plain_tokens(sampling)
     drafter = OracleDrafter(len(PROMPT), expected, error=error, silence=silence)
-    rounds = speculatively(model, limits, drafter, sampling, num_draft_tokens=num_draft_tokens)
+    rounds = decoded(model, limits, drafter, sampling, num_draft_tokens=num_draft_tokens)
 
     assert tokens_of(rounds) == expected
     assert all(one.accepted <= one.drafted <= num_draft_tokens for one in rounds)
@@ -121,7 +111,7 @@ def test_no_plan_changes_the_tokens_of_plain_decoding(
     limits, expected = Limits(80, NO_END), plain_tokens(sampling)
     drafter = OracleDrafter(len(PROMPT), expected, error=0.2, silence=0.2, seed=seed)
     planner = MoodyPlanner(seed)
-    rounds = speculatively(model, limits, drafter, sampling, num_draft_tokens=8, planner=planner)
+    rounds = decoded(model, limits, drafter, sampling, num_draft_tokens=8, planner=planner)
 
     assert tokens_of(rounds) == expected
     assert [(one.drafted, one.accepted) for one in rounds] == drafter.verified
@@ -131,10 +121,10 @@ def test_no_plan_changes_the_tokens_of_plain_decoding(
 
 def test_rounds_say_whether_they_were_pipelined(model: TargetModel) -> None:
     limits = Limits(60, NO_END)
-    expected = tokens_of(plainly(model, limits))
+    expected = tokens_of(decoded(model, limits))
     planner = MoodyPlanner(1)
     drafter = OracleDrafter(len(PROMPT), expected, silence=0.5)
-    speculatively(model, limits, drafter, planner=planner)
+    decoded(model, limits, drafter, planner=planner)
     assert planner.rounds[0].seconds is None
     assert all(not report.draft for report in planner.rounds if report.pipelined)
     assert any(report.pipelined for report in planner.rounds)
@@ -145,8 +135,8 @@ def test_rounds_say_whether_they_were_pipelined(model: TargetModel) -> None:
 
 def test_a_perfect_draft_takes_a_fifth_of_the_forwards(model: TargetModel) -> None:
     limits = Limits(80, NO_END)
-    expected = tokens_of(plainly(model, limits))
-    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected))
+    expected = tokens_of(decoded(model, limits))
+    rounds = decoded(model, limits, OracleDrafter(len(PROMPT), expected))
     assert [len(one.tokens) for one in rounds] == [5] * 16
     assert all(one.has_bonus for one in rounds)
 
@@ -171,7 +161,7 @@ def test_padded_rounds_emit_the_same_and_leave_the_cache_the_same(
     monkeypatch.setattr(model, "forward", noting)
     drafter = OracleDrafter(len(PROMPT), answer, error=error, silence=0.3)
     capacity = len(PROMPT) + len(answer) + 2  # the last rounds have no room for all of the padding
-    rounds = speculatively(model, Limits(80, NO_END), drafter, sampling, capacity=capacity)
+    rounds = decoded(model, Limits(80, NO_END), drafter, sampling, capacity=capacity)
     assert tokens_of(rounds) == answer
     assert padded >= {1, 8}
     assert 7 not in padded  # as many as eight, or none
@@ -181,16 +171,16 @@ def test_padded_rounds_emit_the_same_and_leave_the_cache_the_same(
 
 @pytest.mark.parametrize("position", [0, 1, 2, 3, 7, 23])
 def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, position: int) -> None:
-    expected = tokens_of(plainly(model, Limits(60, NO_END)))
+    expected = tokens_of(decoded(model, Limits(60, NO_END)))
     first = expected.index(expected[position])
     later = expected[first + 1]
     limits = Limits(60, frozenset({expected[position], later}))
     cut = min(first, expected.index(later))
 
     for rounds in (
-        plainly(model, limits),
-        speculatively(model, limits, OracleDrafter(len(PROMPT), expected)),
-        speculatively(model, limits, NGramDrafter()),
+        decoded(model, limits),
+        decoded(model, limits, OracleDrafter(len(PROMPT), expected)),
+        decoded(model, limits, NGramDrafter()),
     ):
         assert tokens_of(rounds) == expected[:cut]
         assert rounds[-1].finish is Finish.EOS
@@ -199,21 +189,21 @@ def test_the_first_end_token_by_position_ends_the_text(model: TargetModel, posit
 
 
 def test_draft_tokens_after_an_end_token_are_not_verified(model: TargetModel) -> None:
-    expected = tokens_of(plainly(model, Limits(60, NO_END)))
+    expected = tokens_of(decoded(model, Limits(60, NO_END)))
     end = expected.index(expected[22])
     limits = Limits(60, frozenset({expected[end]}))
-    rounds = speculatively(model, limits, OracleDrafter(len(PROMPT), expected), num_draft_tokens=9)
+    rounds = decoded(model, limits, OracleDrafter(len(PROMPT), expected), num_draft_tokens=9)
     assert rounds[-1].finish is Finish.EOS
     assert sum(one.drafted + 1 for one in rounds) <= end + 2
 
 
 @pytest.mark.parametrize("wanted", [1, 2, 3, 5, 6, 17])
 def test_no_token_is_emitted_beyond_those_wanted(model: TargetModel, wanted: int) -> None:
-    expected = tokens_of(plainly(model, Limits(60, NO_END)))[:wanted]
+    expected = tokens_of(decoded(model, Limits(60, NO_END)))[:wanted]
     limits = Limits(wanted, NO_END)
     for rounds in (
-        plainly(model, limits),
-        speculatively(model, limits, OracleDrafter(len(PROMPT), [*expected, 1, 2, 3, 4, 5])),
+        decoded(model, limits),
+        decoded(model, limits, OracleDrafter(len(PROMPT), [*expected, 1, 2, 3, 4, 5])),
     ):
         assert tokens_of(rounds) == expected
         assert rounds[-1].finish is Finish.LENGTH
@@ -222,12 +212,12 @@ def test_no_token_is_emitted_beyond_those_wanted(model: TargetModel, wanted: int
 @pytest.mark.parametrize("spare", [0, 1, 2, 3, 4, 5, 6, 11])
 def test_a_full_cache_ends_the_text_with_all_it_could_hold(model: TargetModel, spare: int) -> None:
     capacity = len(PROMPT) + spare
-    everything = tokens_of(plainly(model, Limits(60, NO_END)))[: spare + 1]
+    everything = tokens_of(decoded(model, Limits(60, NO_END)))[: spare + 1]
     limits = Limits(60, NO_END)
     for rounds in (
-        plainly(model, limits, capacity=capacity),
-        speculatively(model, limits, OracleDrafter(len(PROMPT), everything), capacity=capacity),
-        speculatively(
+        decoded(model, limits, capacity=capacity),
+        decoded(model, limits, OracleDrafter(len(PROMPT), everything), capacity=capacity),
+        decoded(
             model,
             limits,
             OracleDrafter(len(PROMPT), everything, error=0.5, silence=0.4),
@@ -251,7 +241,7 @@ def test_silent_drafters_leave_the_loop_pipelined(model: TargetModel) -> None:
 
 
 def test_the_drafter_gets_every_token_even_if_the_caller_stops(model: TargetModel) -> None:
-    expected = tokens_of(plainly(model, Limits(40, NO_END)))
+    expected = tokens_of(decoded(model, Limits(40, NO_END)))
     drafter = OracleDrafter(len(PROMPT), expected, silence=1)
     drafter.begin(PROMPT)
     cache, sampler = prefilled(model, PROMPT), Sampler(Sampling(), PROMPT)

@@ -16,11 +16,10 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target, load_tokenizer
-from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.round import Finish
 from akunu_py.sampling.sampler import Sampler
-from tests.architectures import config, make_network
+from tests.architectures import make_model
 from tests.fakes import rounds_of
 from tests.markov import MarkovModel, free_text, markov_model
 from tests.tiny_model import write_tiny_model
@@ -129,8 +128,7 @@ def test_models_that_nearly_agree_draw_the_same_tokens() -> None:
 @pytest.mark.parametrize("name", ["llama", "mamba", "qwen3_next", "gemma3_text"])
 def test_a_cache_that_went_back_drafts_like_a_new_one(name: str, tiny_model_dir: Path) -> None:
     """Whether it goes back by counters or returns to a mark: the context alone decides."""
-    tokenizer = load_tokenizer(str(tiny_model_dir))
-    model = TargetModel(make_network(name), tokenizer, config(name), name=name, layout="dense")
+    model = make_model(name, load_tokenizer(str(tiny_model_dir)))
 
     def drafter() -> DraftModelDrafter:
         return DraftModelDrafter(DraftModel(model, model), SAMPLED, seed=1)

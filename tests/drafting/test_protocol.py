@@ -13,6 +13,8 @@ from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.errors import InvalidRequestError
 
 VOCABULARY = 8
+SENTENCE, OTHER = list(range(100, 180)), list(range(300, 380))
+COPIERS = sorted(set(DRAFTERS) - {"none"})
 
 LOOKUPS = [pytest.param(make, id=name) for name, make in DRAFTERS.items()]
 streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
@@ -87,7 +89,7 @@ def test_extending_in_pieces_makes_no_difference(
     assert (ours.tokens, ours.accept_probs) == (theirs.tokens, theirs.accept_probs)
 
 
-@pytest.mark.parametrize("name", [name for name in DRAFTERS if name != "none"])
+@pytest.mark.parametrize("name", COPIERS)
 def test_drafters_forget_the_text_of_earlier_requests(name: str) -> None:
     drafter = DRAFTERS[name]()
     told = Random(3).sample(range(1_000), 300)
@@ -119,24 +121,17 @@ def test_drafters_survive_extreme_inputs(make: Callable[[], Drafter], tokens: li
     check(drafter.propose(32), set(tokens), 32)
 
 
-@pytest.mark.parametrize("name", sorted(set(DRAFTERS) - {"none"}))
-def test_continues_a_long_repetition(name: str) -> None:
-    drafter = DRAFTERS[name]()
-    sentence = list(range(100, 180))
-    drafter.begin([*sentence, *sentence[:40]])
-    draft = drafter.propose(4)
-    assert draft.tokens == tuple(sentence[40 : 40 + len(draft)])
-    assert draft.tokens
-
-
-SENTENCE, OTHER = list(range(100, 180)), list(range(300, 380))
-COPIERS = sorted(set(DRAFTERS) - {"none"})
-
-
 @pytest.mark.parametrize("name", COPIERS)
-def test_continues_what_only_a_reference_says(name: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "references"),
+    [(SENTENCE, []), ([1, 2], [OTHER, SENTENCE, OTHER[::-1]])],
+    ids=["a repetition", "only a reference has it"],
+)
+def test_continues_what_was_there(
+    name: str, before: list[int], references: list[list[int]]
+) -> None:
     drafter = DRAFTERS[name]()
-    drafter.begin([1, 2, *SENTENCE[:40]], [OTHER, SENTENCE, OTHER[::-1]])
+    drafter.begin([*before, *SENTENCE[:40]], references)
     draft = drafter.propose(4)
     assert draft.tokens
     assert draft.tokens == tuple(SENTENCE[40 : 40 + len(draft)])
@@ -172,12 +167,6 @@ def test_a_new_request_forgets_the_references_of_the_last(make: Callable[[], Dra
     drafter.begin([1, 2], [SENTENCE])
     drafter.begin([1, *SENTENCE[:40]])
     assert not drafter.propose(4)
-
-
-def test_none_never_guesses() -> None:
-    drafter = make_drafter("none")
-    drafter.begin([1, 1, 1, 1])
-    assert not drafter.propose(8)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

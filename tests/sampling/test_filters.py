@@ -5,8 +5,6 @@ from random import Random
 import mlx.core as mx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mlx_lm.sample_utils import apply_xtc
 
 from akunu_py.engine import Engine
@@ -131,17 +129,6 @@ def test_it_excludes_as_often_as_asked() -> None:
     assert abs(excluded.mean() - 0.3) < 4 * np.sqrt(0.3 * 0.7 / 20_000)
     both = (excluded[1:] & excluded[:-1]).mean()  # neighbours decide independently
     assert abs(both - 0.09) < 4 * np.sqrt(0.09 * 0.91 / 20_000)
-
-
-@given(rows=st.integers(1, 6), position=st.integers(0, 10**6), seed=st.integers(0, 2**40))
-def test_xtc_depends_on_seed_and_position_not_on_the_batch(
-    rows: int, position: int, seed: int
-) -> None:
-    logits = scores(rows)
-    sampler = Sampler(Sampling(temperature=1.0, xtc_probability=0.5, seed=seed))
-    together = sampler.choose(logits, position).tolist()
-    alone = [sampler.choose(logits[i : i + 1], position + i).item() for i in range(rows)]
-    assert together == alone
 
 
 def test_line_breaks_and_ends_stay_possible(engine: Engine) -> None:

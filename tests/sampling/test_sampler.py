@@ -18,12 +18,13 @@ def logits(rows: int, seed: int = 0) -> mx.array:
     return mx.random.normal((rows, VOCABULARY), key=mx.random.key(seed)) * 2
 
 
+@pytest.mark.parametrize("xtc", [0.0, 0.5])
 @given(rows=st.integers(1, 6), position=st.integers(0, 10**6), seed=st.integers(0, 2**40))
 def test_a_choice_depends_on_seed_and_position_not_on_the_batch(
-    rows: int, position: int, seed: int
+    xtc: float, rows: int, position: int, seed: int
 ) -> None:
     scores = logits(rows)
-    sampler = Sampler(Sampling(temperature=1.0, seed=seed))
+    sampler = Sampler(Sampling(temperature=1.0, seed=seed, xtc_probability=xtc))
     together = sampler.choose(scores, position).tolist()
     alone = [sampler.choose(scores[i : i + 1], position + i).item() for i in range(rows)]
     assert together == alone

@@ -67,7 +67,7 @@ def test_training_and_evaluation_ask_for_earlier_code_in_other_words(kind: str) 
     for held_out in (False, True):
         source = requests(held_out=held_out)
         chats = Chats(Inventor(random.Random(3), held_out=held_out), source, [])
-        turns = [words for _ in range(150) for _, words in chats.conversation(5)[::2]]
+        turns = [words for _ in range(75) for _, words in chats.conversation(5)[::2]]
         said.append(set(turns) & set(REQUESTS[kind]))
     assert all(said)
     assert not said[0] & said[1]
@@ -123,18 +123,18 @@ def test_the_original_is_the_code_before_every_change() -> None:
 
 def test_code_that_was_asked_for_is_never_answered_with_a_question() -> None:
     chats = Chats(Inventor(random.Random(4)), requests(4), [], plain_spoken=True)
-    answers = [[said for _, said in chats.conversation(3)[1::2]] for _ in range(600)]
+    answers = [[said for _, said in chats.conversation(3)[1::2]] for _ in range(300)]
     after = [
         b for turns in answers for a, b in itertools.pairwise(turns) if a == refusals.WHICH_CODE
     ]
-    assert len(after) > 100
+    assert len(after) > 50
     assert WHAT_CHANGE not in after
 
 
 @pytest.mark.parametrize("plain_spoken", [False, True])
 def test_code_that_a_refused_request_brought_is_not_forgotten(plain_spoken: bool) -> None:
     chats = Chats(Inventor(random.Random(4)), requests(4), [], plain_spoken=plain_spoken)
-    several = (*chats.conversations(300), *refusals.conversations(requests(4), 600))
+    several = (*chats.conversations(150), *refusals.conversations(requests(4), 300))
     for turns in several:
         brought = [words for role, words in turns if role == "user"]
         for (request, answer), before in zip(

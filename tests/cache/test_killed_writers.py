@@ -6,7 +6,6 @@ or the one after it, and every text that was said to be in the folder must be th
 right content; leftovers of the kill must not be taken for prompts.
 """
 
-import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from time import sleep
 from typing import Final
 
 import mlx.core as mx
+import pytest
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
@@ -83,7 +83,7 @@ def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
     Raises:
         AssertionError: if a text is lost or wrong.
     """
-    command = [sys.executable, "-m", "tests.cache.killed_writers", str(place), str(first)]
+    command = [sys.executable, "-m", "tests.cache.test_killed_writers", str(place), str(first)]
     with subprocess.Popen(
         [*command, *(["single"] if single else [])], stdout=subprocess.PIPE, text=True
     ) as writer:
@@ -104,37 +104,17 @@ def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
     return last + 2
 
 
-def run(kills: int, folder: Path, seed: int = 0) -> int:
-    """Kills `kills` writers of each kind; returns how many left an unfinished file.
-
-    Raises:
-        AssertionError: if a text is lost or wrong, or a file is damaged.
-    """
-    draw, complaints = Random(seed), _Complaints()
-    logging.getLogger("akunu_py").addHandler(complaints)
-    interrupted = 0
-    for single in (True, False):
-        number, place = 1, folder / ("one" if single else "many")
-        for _ in range(kills):
-            wait_s = draw.uniform(0, _LONGEST_WAIT_S)
-            number = kill_once(place, single=single, first=number, wait_s=wait_s)
-            left = [*folder.rglob(".*")]
-            interrupted += bool(left)
-            for path in left:
-                path.unlink()
-    assert not complaints.lines, complaints.lines
-    return interrupted
-
-
-class _Complaints(logging.Handler):
-    """The warnings so far."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+@pytest.mark.parametrize("single", [True, False], ids=["a single file", "a folder"])
+def test_killed_writers_leave_the_old_text_or_the_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, single: bool
+) -> None:
+    draw, number, place = Random(0), 1, tmp_path / "prompts"
+    for _ in range(2):
+        wait_s = draw.uniform(0, _LONGEST_WAIT_S)
+        number = kill_once(place, single=single, first=number, wait_s=wait_s)
+        for left in tmp_path.rglob(".*"):
+            left.unlink()
+    assert not caplog.records
 
 
 if __name__ == "__main__":
