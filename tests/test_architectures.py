@@ -39,11 +39,10 @@ from tests.planning.curves import FLAT
 
 PREFILL_STEP = WINDOW + 5
 GREEDY = Options(16, drafter="script", num_draft_tokens=4)
-SAMPLED = replace(GREEDY, sampling=Sampling(temperature=0.8, top_p=0.95, seed=11))
+SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=11)
 OPTIONS = {
     "greedy": GREEDY,
-    "sampled": SAMPLED,
-    "exact and sampled": replace(SAMPLED, exact=True),
+    "exact and sampled": replace(GREEDY, sampling=SAMPLED, exact=True),
     "longer than a window": replace(GREEDY, num_draft_tokens=WINDOW + 4),
 }
 PROMPT = random_tokens(5, 4 * WINDOW)

@@ -27,9 +27,11 @@ _SCALE_DRIFT: Final = 0.02**2
 """How far the scale usually moves from one round to the next: with heat and other work."""
 
 _MAX_SURPRISE: Final = 3.0
-"""A time that is more standard deviations from what was expected counts only if the last one of its
-kind (step or round) was, too, and to the same side. Then it counts as this many, and the curve is
-doubted, so that the next one counts whole."""
+"""A time that is more standard deviations from what was expected counts only if the last round of
+any size, or of its own, was off to the same side, too. Then it counts as this many, and the curve
+is doubted, so that the next one counts whole."""
+
+_ANY_ROUND: Final = -1
 
 _PIPELINING: Final = 0.5
 """How far a round over one token is from a pipelined step, in octaves of tokens."""
@@ -47,10 +49,10 @@ class _Octave:
     """What is known of contexts that differ by less than a factor of two.
 
     `scale` is the logarithm of what all true costs are over given ones, and its variance; `doubt`
-    the variance of a ratio, for an octave of tokens. `surprises` has the errors of the last step
-    and of the last round, 0 if they were no surprise. `observed` has the ratios of the numbers of
-    tokens that were observed (0 is a pipelined step), `sizes` these numbers, ascending, and
-    `ratios` those of all numbers, until the next one is observed.
+    the variance of a ratio, for an octave of tokens. `surprises` has the error of the last round of
+    each number of tokens, and of the last of any, 0 if it was no surprise. `observed` has the
+    ratios of the numbers of tokens that were observed (0 is a pipelined step), `sizes` these
+    numbers, ascending, and `ratios` those of all numbers, until the next one is observed.
     """
 
     scale: tuple[float, float]
@@ -58,7 +60,7 @@ class _Octave:
     observed: dict[int, _Ratio] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)
     ratios: list[_Ratio] = field(default_factory=list)
-    surprises: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    surprises: dict[int, float] = field(default_factory=dict)
 
 
 class LiveCosts:
@@ -124,10 +126,12 @@ class LiveCosts:
         error = math.log(seconds / self._by_curve(context)[tokens]) - scale - ratio
         total = common + own + _NOISE
         limit = _MAX_SURPRISE * math.sqrt(total)
-        surprise, is_round = error if abs(error) > limit else 0.0, tokens > 0
-        before, octave.surprises[is_round] = octave.surprises[is_round], surprise
-        is_faster = is_round and surprise < 0.0  # what else the machine does makes no round faster
-        if surprise and surprise * before <= 0.0 and not is_faster:
+        surprise = error if abs(error) > limit else 0.0
+        kinds = (tokens, _ANY_ROUND) if tokens else (tokens,)
+        is_expected = any(surprise * octave.surprises.get(kind, 0.0) > 0.0 for kind in kinds)
+        octave.surprises.update(dict.fromkeys(kinds, surprise))
+        is_faster = tokens and surprise < 0.0  # what else the machine does makes no round faster
+        if surprise and not (is_expected or is_faster):
             return
         shown = max(-limit, min(limit, error))
         scale += common / total * shown

@@ -41,6 +41,15 @@ def test_one_time_that_is_off_changes_no_ratio(tokens: int, factor: float) -> No
     assert after == pytest.approx(before, rel=0.02)
 
 
+def test_rounds_as_told_between_do_not_hide_those_that_are_slower() -> None:
+    costs = LiveCosts(STEPPED, 33)
+    for _ in range(10):
+        costs.observe(1, STEPPED.verify_s(1, 256), 256)
+        costs.observe(5, 2 * STEPPED.verify_s(5, 256), 256)
+    assert costs.verify_s(5, 256) == pytest.approx(2 * STEPPED.verify_s(5, 256), rel=0.15)
+    assert costs.verify_s(1, 256) == pytest.approx(STEPPED.verify_s(1, 256), rel=0.15)
+
+
 def test_costs_begin_as_measured() -> None:
     costs = LiveCosts(STEPPED, 33)
     assert costs.decode_s(256) == STEPPED.decode_s(256)

@@ -15,7 +15,7 @@ from models.training.examples import EMBER
 from models.training.export import MODEL_FILES, dense_weights, quantize
 
 ROOT = Path(__file__).parents[2]
-SOURCE_FILES = 20
+SOURCE_FILES = 10
 
 
 def training_python() -> str:
@@ -49,11 +49,12 @@ import torch
 from models.training.model import Llama, Shape, guidance_loss
 
 torch.manual_seed(0)
-model = Llama(Shape(vocab_size=64, num_layers=6))
+sizes = dict(hidden_size=128, intermediate_size=192, num_heads=2, num_kv_heads=1)
+model = Llama(Shape(vocab_size=64, num_layers=6, **sizes))
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 targets = torch.arange(39).repeat(len(model.model.guided), 4, 1) - 19
 targets[:, :, :20] = -1
-for _ in range(60):
+for _ in range(120):
     tokens = torch.randint(64, (4, 20)).repeat(1, 2)[:, :-1]
     at = torch.arange(39)[None]
     shares = model.model(tokens, at, torch.zeros_like(tokens), targets)[1]
