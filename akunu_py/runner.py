@@ -102,7 +102,7 @@ class Runner:
             is_ahead = one.phase is Phase.PREFILLING and one.rank <= sequence.rank
             if is_ahead and one.slot is not None and not one.options.scores_prompt:
                 shared = common_prefix_length(one.prompt, prompt)
-                if shared > len(one.slot.tokens) and one.slot.cache.can_roll_back:
+                if shared > len(one.slot.tokens) and one.slot.cache.can_rollback:
                     coming = max(coming, min(shared, len(prompt) - 1))
         return coming >= WORTH_WAITING and coming > self._prefixes.known(prompt)
 

@@ -43,9 +43,9 @@ class KVCache:
         self.seat = 0
         self._make_layers = make_layers
         self._start()
-        self.can_roll_back = not self.unknown_kinds
-        self.has_states = bool(self._states) and self.can_roll_back
-        self.needs_checkpoints = self.has_states or (bool(self._windows) and self.can_roll_back)
+        self.can_rollback = not self.unknown_kinds
+        self.has_states = bool(self._states) and self.can_rollback
+        self.needs_checkpoints = self.has_states or (bool(self._windows) and self.can_rollback)
         self._is_recordable: bool | None = None  # unknown before the first recorded forward
         quantized = [part for part in self._counted if isinstance(part, QuantizedLayerCache)]
         self.quantized_start = quantized[0].quantization.start if quantized else 0
@@ -116,7 +116,7 @@ class KVCache:
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
         checkpoint = self._repeated(to) if self._can_repeat(to) else self._way_back(to)
-        if not self.can_roll_back and checkpoint.length < self.length:
+        if not self.can_rollback and checkpoint.length < self.length:
             self._start()
         else:
             self._restore(checkpoint, self)

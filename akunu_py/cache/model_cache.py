@@ -49,7 +49,7 @@ def make_kv_cache(
 
 def no_rollback_reason(cache: KVCache) -> str | None:
     """One line for the user if a cache cannot be rolled back; None if it can."""
-    if cache.can_roll_back:
+    if cache.can_rollback:
         return None
     return (
         f"Speculation is off: this model keeps its context in {' and '.join(cache.unknown_kinds)}, "

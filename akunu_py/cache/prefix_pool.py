@@ -138,7 +138,7 @@ class PrefixPool:
             self.grow(slot, tokens)
         # Making room may have dropped the best slot, or the checkpoint that it would begin at.
         cached = slot.usable(prompt)
-        if best is not None and best.id in self._slots and best.cache.can_roll_back:
+        if best is not None and best.id in self._slots and best.cache.can_rollback:
             shared = best.usable(prompt)
             if shared > cached:
                 slot.cache.copy(best.cache, shared)

@@ -75,7 +75,7 @@ class PromptStore:
         limit: int = DEFAULT_BYTES,
         single: bool = False,
     ) -> None:
-        if not cache.can_roll_back:
+        if not cache.can_rollback:
             raise InvalidRequestError(
                 "Prompts cannot be kept on disk: this model keeps its context in "
                 f"{' and '.join(cache.unknown_kinds)}."

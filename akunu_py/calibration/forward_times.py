@@ -60,7 +60,7 @@ class ForwardTimes:
         # Different tokens, because a mixture of experts sends them to different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
         cache = model.make_cache(context + max(SIZES) + _STEPS_PER_TURN + 4)
-        if not cache.can_roll_back:
+        if not cache.can_rollback:
             raise InvalidRequestError(
                 f"The cache of {model.name} cannot be rolled back, so there are no rounds to "
                 "measure."

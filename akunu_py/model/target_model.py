@@ -178,7 +178,7 @@ class TargetModel:
     @cached_property
     def after_rejection(self) -> Rollback:
         cache = self.make_cache(4)
-        if not cache.can_roll_back:
+        if not cache.can_rollback:
             return Rollback.NONE
         if not cache.has_states:
             return Rollback.COUNTER

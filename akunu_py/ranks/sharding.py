@@ -55,7 +55,7 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
     mx.eval(network.parameters())
     cache = make_kv_cache(network, 1)
     ranks.check_same(
-        repr((cache.has_states, cache.needs_checkpoints, cache.can_roll_back)),
+        repr((cache.has_states, cache.needs_checkpoints, cache.can_rollback)),
         "Each rank must have layers of every kind; try fewer ranks, or omit --pipeline.",
     )
 

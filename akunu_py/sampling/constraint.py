@@ -61,13 +61,13 @@ class GrammarPart:
 
     def take(self, token: int, position: int) -> bool:
         """Makes `token` the last one that the matcher has seen; False if it is forbidden there."""
-        self.roll_back(position)
+        self.rollback(position)
         taken = self._matcher.try_consume_tokens([token]) == 1
         self.check()
         self._taken += taken
         return taken
 
-    def roll_back(self, position: int) -> None:
+    def rollback(self, position: int) -> None:
         """Forgets the tokens at a position and after it."""
         length = max(position - self._start, 0)
         if length < self._taken:
@@ -206,7 +206,7 @@ class Constraint:
         del self._tokens[length:], self._states[length + 1 :]
         part = self._states[-1].part
         if part is not None:
-            part.roll_back(position)
+            part.rollback(position)
 
     def _after(self, state: _State, token: int, position: int) -> _State | None:
         if state.part is not None:
