@@ -48,7 +48,11 @@ _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "required", "none"
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"type": "error", "error": {"type", "message"}}`."""
     kind = _TYPES.get(error.status, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    message = error.message
+    if tokens := error.facts.get("n_prompt_tokens"):
+        # Claude Code shortens a conversation when it reads these words.
+        message = f"prompt is too long: {tokens} tokens > {error.facts['n_ctx']} maximum"
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def _answer(service: Service, body: Body) -> Response:

@@ -2,6 +2,7 @@
 the small endpoints by which clients find out what a server can do."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -191,6 +192,13 @@ def test_litellm_recognises_a_context_overflow(
     assert "This model's maximum context length is" in error["message"]
     assert error["type"] == "exceed_context_size_error"
     assert error["n_prompt_tokens"] > error["n_ctx"] > 0
+
+
+def test_claude_code_recognises_a_context_overflow(live: LiveServer) -> None:
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": LONG}]}
+    response = live.post("/v1/messages", body)
+    message = response.json()["error"]["message"]
+    assert re.fullmatch(r"prompt is too long: \d+ tokens > \d+ maximum", message)
 
 
 @pytest.mark.parametrize(
