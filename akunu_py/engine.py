@@ -161,7 +161,7 @@ class Engine:
     ) -> Generator[Event, None, None]:
         """Answers a prompt round by round; only the last event has a finish reason.
 
-        A new stream ends the one before it.
+        A new stream ends the one before it, which then has no such event.
 
         Args:
             asked: text, ids exactly as the model should see them, a gap and the text around it, or

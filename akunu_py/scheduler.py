@@ -1,9 +1,9 @@
 """The scheduler: which requests run, and which forward comes next.
 
 A forward is a chunk of one prefill, or a round over all sequences that decode; they alternate, so
-neither holds the other for more than one. Plain Python: it knows neither models nor threads. It
-does not build batches: the sequences of a round that are advanced one after another get one forward
-for all of them, if the model allows it.
+neither holds the other for more than one. Plain Python: it knows no models and starts no threads.
+It does not build batches: the sequences of a round that are advanced one after another get one
+forward for all of them, if the model allows it.
 """
 
 from itertools import count

@@ -111,9 +111,6 @@ class Stats:
             "corrected": self.corrected,
             "plain": self.plain,
             "replayed": self.replayed,
-            # No position is decided again any more; the keys stay for those who read them.
-            "rechecked": 0,
-            "recheck_calls": 0,
             "acceptance_rate": round(self.acceptance_rate, 4),
             "tokens_per_call": round(self.tokens_per_forward, 4),
             "setup_s": round(self.setup_s, 6),

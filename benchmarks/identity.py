@@ -27,8 +27,7 @@ from akunu_py.bench.device_report import (
     mlx_lm_answer,
 )
 from akunu_py.bench.measurement import describe_machine, machine_line, markdown_table
-from akunu_py.drafting import DRAFTERS as ENGINE_DRAFTERS
-from akunu_py.drafting import MODEL_DRAFTER
+from akunu_py.drafting import MAKERS, MODEL_DRAFTER
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
@@ -43,7 +42,7 @@ _NEARLY_GREEDY: Final = 0.1
 _PLAIN: Final = "plain"
 _EXACT: Final = ", exact"
 DRAFTERS: Final = (
-    *(name for name in ENGINE_DRAFTERS if name != "none"),
+    *(name for name in MAKERS if name != "none"),
     *_STATISTICAL,
     MODEL_DRAFTER,
 )

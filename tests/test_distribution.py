@@ -15,7 +15,7 @@ import pytest
 from akunu_py.decoding import target
 from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.verification import Rows, Uniforms, Verdict
-from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.drafting import MAKERS, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
 from akunu_py.options import Sampling
@@ -138,7 +138,7 @@ def lookup(name: str) -> Make:
 
 
 EVERY_DRAFTER = [
-    *(pytest.param(lookup(name), id=name) for name in DRAFTERS if name != "none"),
+    *(pytest.param(lookup(name), id=name) for name in MAKERS if name != "none"),
     *(pytest.param(make, id=make.__name__) for make in (with_bigram, with_draft_model)),
 ]
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from akunu_py.bench.curve_sources import NamedCurve, about_lines
 from akunu_py.bench.measurement import Progress, figures_table, new_figure
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
-from akunu_py.drafting import AUTO_DRAFTER, DRAFTERS
+from akunu_py.drafting import AUTO_DRAFTER, MAKERS
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.memory.projects import Memory, ProjectTexts
@@ -183,7 +183,7 @@ def replay_policy(
     *,
     keeps: bool = False,
     memory: Sequence[Segment] = (),
-    drafters: FindDrafter = DRAFTERS.__getitem__,
+    drafters: FindDrafter = MAKERS.__getitem__,
 ) -> ReplayResult:
     """Replays requests with the costs of a curve.
 
@@ -215,7 +215,7 @@ def replay_policies(
     keeps: bool = False,
     progress: Progress | None = None,
     memories: Mapping[str, Segment] = _NO_MEMORIES,
-    drafters: FindDrafter = DRAFTERS.__getitem__,
+    drafters: FindDrafter = MAKERS.__getitem__,
 ) -> Iterator[ReplayRow]:
     """A row for each set, policy and curve; for sets with a memory, `auto` without and with it.
 

@@ -20,6 +20,7 @@ from akunu_py.option_field import (
 from akunu_py.options import (
     BUNDLED_MODEL,
     DEFAULT_XTC_THRESHOLD,
+    DRAFTERS,
     MAX_DRAFT_TOKENS,
     MAX_WAIT_S,
     ModelOptions,
@@ -28,7 +29,7 @@ from akunu_py.options import (
 )
 from akunu_py.server.settings import ServerSettings
 
-BENCH_DRAFTERS: Final = ("auto", "ngram", "none")
+BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
 ANSWERS: Final = ("own", "forced")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
@@ -64,11 +65,6 @@ def _check_drafting(model: ModelOptions, drafter: str, num_draft_tokens: int | N
         raise InvalidRequestError(
             f"`projects` needs the drafter auto, not {drafter}; omit one of the two."
         )
-
-
-def _check_memory(model: ModelOptions) -> None:
-    if model.projects and not model.remembers:
-        raise InvalidRequestError("`remembers` turns all memory off; omit `projects`.")
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,6 @@ class ChatSettings:
             raise InvalidRequestError("A chat needs `max_tokens` of 1 or more, or -1 for no limit.")
         check_xtc(self.options.sampling)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
-        _check_memory(self.model)
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,6 @@ class ServeSettings:
     def __post_init__(self) -> None:
         defaults = self.server.defaults
         _check_drafting(self.model, defaults.drafter, defaults.num_draft_tokens)
-        _check_memory(self.model)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Drafters: each a file, all behind the protocol in `base.py`.
 
-`DRAFTERS` holds those that need nothing but tokens. The draft model (`draft_model.py`) needs a
+`MAKERS` has those that need nothing but tokens. The draft model (`draft_model.py`) needs a
 second model; requests choose it by the name `MODEL_DRAFTER`.
 """
 
@@ -12,7 +12,7 @@ from akunu_py.drafting.base import Drafter, NoDrafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.errors import InvalidRequestError
 
-DRAFTERS: Final[dict[str, Callable[[], Drafter]]] = {
+MAKERS: Final[dict[str, Callable[[], Drafter]]] = {
     "auto": AutoDrafter,
     "ngram": NGramDrafter,
     "none": NoDrafter,
@@ -23,7 +23,7 @@ MODEL_DRAFTER: Final = "model"
 
 def make_drafter(name: str) -> Drafter:
     """Makes the drafter called `name`, or raises an InvalidRequestError."""
-    if name not in DRAFTERS:
-        known = ", ".join((*DRAFTERS, MODEL_DRAFTER))
+    if name not in MAKERS:
+        known = ", ".join((*MAKERS, MODEL_DRAFTER))
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
-    return DRAFTERS[name]()
+    return MAKERS[name]()

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import mlx.core as mx
 import numpy as np
@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar, Wake
-from akunu_py.text.json_schema import WHITESPACE, bounded, one_line
+from akunu_py.text.json_schema import JSON_STYLE, bounded, closed, one_line
 from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
+    from llguidance._lib import JsonCompileOptions
 
 Masks = npt.NDArray[np.uint32]
 """Which tokens are allowed, one bit per token, `[rows, words of 32 bits]`."""
@@ -292,8 +293,8 @@ def _make_matcher(guide: "LLTokenizer", grammar: Grammar) -> "LLMatcher":
     try:
         if grammar.kind == "json_schema":
             source = LLMatcher.grammar_from_json_schema(
-                json.dumps(bounded(json.loads(grammar.source))),
-                defaults={"whitespace_pattern": WHITESPACE},
+                json.dumps(closed(bounded(json.loads(grammar.source)))),
+                defaults=cast("JsonCompileOptions", JSON_STYLE),
             )
         elif grammar.kind == "regex":
             source = LLMatcher.grammar_from_regex(grammar.source)

@@ -15,7 +15,8 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
 from akunu_py.text.json_schema import (
-    WHITESPACE,
+    ESCAPES,
+    JSON_STYLE,
     bounded,
     closed,
     get,
@@ -27,8 +28,8 @@ from akunu_py.text.json_schema import (
     value_kind,
 )
 
-_JSON_STYLE: Final = {
-    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
+_TEMPLATE_STYLE: Final = {
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", **ESCAPES,
 }  # fmt: skip
 """How templates write JSON: on one line, as Python does."""
 _NAME: Final = re.compile(r"[\w.-]+")
@@ -114,9 +115,9 @@ class CallGrammar:
 
     def or_answer(self, answer: str) -> str:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
-        schema = bounded(json.loads(answer))
+        schema = closed(bounded(json.loads(answer)))
         if isinstance(schema, dict):
-            schema |= {"x-guidance": {"whitespace_pattern": WHITESPACE}}
+            schema |= {"x-guidance": JSON_STYLE}
         start = f"start: {self._marked_calls()} | answer"
         return self._lark(f"{start}\nanswer: %json {json.dumps(schema)}")
 
@@ -286,7 +287,7 @@ class CallGrammar:
         if not isinstance(schema, dict):
             return f"%json {json.dumps(schema)}"
         held = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        style = _JSON_STYLE | ({"lenient": True} if self._simple else {})
+        style = _TEMPLATE_STYLE | ({"lenient": True} if self._simple else {})
         return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
 
     def _rule(self, name: str, body: str) -> str:

@@ -19,8 +19,10 @@ _OPEN_OBJECT: Final = (
     "$ref", "allOf", "anyOf", "oneOf", "if",
 )  # fmt: skip
 _MAX_REFERENCES: Final = 8
-WHITESPACE: Final = r"[ ]?|\n[ \t]{0,20}"
-"""The white space allowed between the parts of JSON, so that a model cannot emit blanks forever."""
+ESCAPES: Final[dict[str, Any]] = {"json_allow_general_unicode_escapes": True}
+"""Without it, of `\\u00e9` only `\\u00` would be allowed, and some control character after it."""
+JSON_STYLE: Final[dict[str, Any]] = {"whitespace_pattern": "[ ]?", **ESCAPES}
+"""One space at most between the parts of JSON: a model must not be able to emit blanks forever."""
 
 ValueKind = Literal["text", "text or null", "json"]
 """How families that write texts without quotes write the value of a parameter."""

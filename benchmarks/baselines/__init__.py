@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from akunu_py.drafting import DRAFTERS
+from akunu_py.drafting import MAKERS
 from akunu_py.drafting.base import Drafter
 from benchmarks.baselines.prompt_lookup import (
     LlamaCache,
@@ -33,7 +33,7 @@ BASELINES: Final[dict[str, Callable[[], Drafter]]] = {
     "llama-mod": LlamaMod,
     "llama-cache": LlamaCache,
 }
-ALL_DRAFTERS: Final = DRAFTERS | BASELINES
+ALL_DRAFTERS: Final = MAKERS | BASELINES
 
 REMEMBERS_TEXT: Final = frozenset({"storage", "storage-one-level", "llama-mod", "llama-cache"})
 """Drafters that also draft from the text of earlier requests; the others remember at most how

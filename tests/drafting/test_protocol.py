@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from akunu_py.drafting import DRAFTERS, make_drafter
+from akunu_py.drafting import MAKERS, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.errors import InvalidRequestError
 
 VOCABULARY = 8
 SENTENCE, OTHER = list(range(100, 180)), list(range(300, 380))
-COPIERS = sorted(set(DRAFTERS) - {"none"})
+COPIERS = sorted(set(MAKERS) - {"none"})
 
-LOOKUPS = [pytest.param(make, id=name) for name, make in DRAFTERS.items()]
+LOOKUPS = [pytest.param(make, id=name) for name, make in MAKERS.items()]
 streams = st.lists(st.integers(0, VOCABULARY - 1), max_size=60)
 
 
@@ -91,7 +91,7 @@ def test_extending_in_pieces_makes_no_difference(
 
 @pytest.mark.parametrize("name", COPIERS)
 def test_drafters_forget_the_text_of_earlier_requests(name: str) -> None:
-    drafter = DRAFTERS[name]()
+    drafter = MAKERS[name]()
     told = Random(3).sample(range(1_000), 300)
     drafter.begin([*told, *told])
     drafter.extend(told)
@@ -130,7 +130,7 @@ def test_drafters_survive_extreme_inputs(make: Callable[[], Drafter], tokens: li
 def test_continues_what_was_there(
     name: str, before: list[int], references: list[list[int]]
 ) -> None:
-    drafter = DRAFTERS[name]()
+    drafter = MAKERS[name]()
     drafter.begin([*before, *SENTENCE[:40]], references)
     draft = drafter.propose(4)
     assert draft.tokens
@@ -140,7 +140,7 @@ def test_continues_what_was_there(
 @pytest.mark.parametrize("name", COPIERS)
 @pytest.mark.parametrize("left", [0, 2])
 def test_ends_where_a_reference_does(name: str, left: int) -> None:
-    drafter = DRAFTERS[name]()
+    drafter = MAKERS[name]()
     end = len(SENTENCE) - left
     drafter.begin([1, 2, *SENTENCE[:40]], [SENTENCE, OTHER])
     drafter.extend(SENTENCE[40:end])
@@ -152,11 +152,11 @@ def test_ends_where_a_reference_does(name: str, left: int) -> None:
 
 @pytest.mark.parametrize("name", COPIERS)
 def test_a_match_does_not_reach_into_the_reference_before(name: str) -> None:
-    drafter = DRAFTERS[name]()
+    drafter = MAKERS[name]()
     first, second = OTHER, SENTENCE[30:]
     drafter.begin([*first, *SENTENCE[:40]], [first, second])
     draft = drafter.propose(4)
-    alone = DRAFTERS[name]()
+    alone = MAKERS[name]()
     alone.begin([*first, *SENTENCE[:40]], [second])
     assert draft.tokens in (alone.propose(4).tokens, ())
 

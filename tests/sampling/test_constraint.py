@@ -84,6 +84,32 @@ def test_any_object_is_json(engine: Engine, seed: int, drafter: str) -> None:
         assert isinstance(json.loads(answer.text), dict)
 
 
+TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+NAMED = {"type": "object", "properties": {"list": {"type": "array", "items": TEXT}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "refused_from"),
+    [
+        (TEXT, r'{"text": "caf\u00e9 \u4e2d \ud83d\ude00 \" \\ \b\f\n\r\t"}', ""),
+        (TEXT, '{"text": "", "more": 1}', ', "more": 1}'),
+        (TEXT, '{\n"text": ""}', '\n"text": ""}'),
+        (TEXT, '{  "text": ""}', ' "text": ""}'),
+        (NAMED, '{"list": [{"text": "", "more": 1}]}', ', "more": 1}]}'),
+        ({"type": "object"}, '{"more": [1, {"any": null}]}', ""),
+        (TEXT | {"additionalProperties": True}, '{"text": "", "more": 1}', ""),
+    ],
+)
+def test_what_a_schema_allows(
+    engine: Engine, schema: dict[str, Any], text: str, refused_from: str
+) -> None:
+    """All escapes of JSON, one space between its parts, and no properties that are not named."""
+    maker = ConstraintFactory(engine.tokenizer, engine.model.vocabulary_size)
+    tokens = engine.tokenizer.encode_plain(text)
+    allowed = maker.make(Grammar.json_schema(schema), 1).allowed_length(tokens)
+    assert engine.tokenizer.decode(tokens[allowed:]) == refused_from
+
+
 @pytest.mark.parametrize(
     ("grammar", "texts"),
     [
