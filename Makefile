@@ -64,7 +64,7 @@ bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four
 	$(BENCH).serving load --parallel 1 --name serving_load_one  # 4 min
 	$(BENCH).exact  # 5 min
 	$(BENCH).project_memory --live  # 5 min
-	$(BENCH).learnt_costs  # 10 min
+	$(BENCH).learnt_costs  # 1 min
 	$(BENCH).batched  # 15 min
 	$(BENCH).cache_kinds  # 15 min
 	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min
@@ -75,9 +75,9 @@ ifneq ($(DATA),)
 	$(BENCH).seeds --text $(DATA)/tinyshakespeare/input.txt --plot benchmarks/results/seeds.svg > benchmarks/results/seeds.md  # 10 min
 	$(BENCH).project_memory --data $(DATA) --fit  # 15 min
 	$(BENCH).evaluate_model --data $(DATA)  # 20 min
-	$(BENCH).fit_expectations --data $(DATA)  # 20 min
-	$(BENCH).ablation --data $(DATA)  # 30 min
-	$(BENCH).replay_drafters --data $(DATA)  # 60 min
+	$(BENCH).fit_expectations --data $(DATA)  # 1 min
+	$(BENCH).ablation --data $(DATA)  # 7 min
+	$(BENCH).replay_drafters --data $(DATA)  # 4 min
 endif
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)
