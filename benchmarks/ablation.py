@@ -139,7 +139,7 @@ def planner_variants() -> Iterator[Variant]:
     for costs in (TOO_LOW, TOO_HIGH):
         yield Variant("live costs", "off", ((LiveCosts, "observe", _nothing),), costs)
         yield Variant("live costs", "no drift", ((live_costs, "_SCALE_DRIFT", 0.0),), costs)
-        yield Variant("live costs", "no surprise", ((live_costs, "_MAX_SURPRISE", 1e9),), costs)
+        yield Variant("live costs", "no surprise", ((live_costs, "_CLIP", 1e9),), costs)
     for change, patches in {
         "nothing is learnt": ((AcceptanceRates, "learn", _nothing),),
         "one rate for all lengths": ((acceptance, "_kind", lambda draft: draft.source),),

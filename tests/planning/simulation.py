@@ -100,6 +100,7 @@ def simulate(
     slower: float = 1.0,
     noise: float = 0.0,
     hiccups: float = 0.0,
+    busy_s: float = 0.0,
 ) -> Iterator[Simulated]:
     """The rounds that emit a text with a planner, which observes each of them.
 
@@ -112,11 +113,12 @@ def simulate(
         noise: the standard deviation of the logarithms of the times that the planner observes.
         hiccups: how often such a time is three times as long, because the machine does something
             else; that of a pipelined step may be as much shorter.
+        busy_s: for so many seconds all takes three times as long, then not, in turns.
     """
     draw = Random(1)
     rounds, step = curve.verify_table(context, MAX_PLANNED_TOKENS + 1), curve.decode_s(context)
     planner.begin()
-    position = 0
+    position, now = 0, 0.0
     pipelined = stops = False
     draft = NO_DRAFT
 
@@ -138,6 +140,9 @@ def simulate(
                 accepted += 1
         else:
             seconds = step if pipelined else rounds[0]
+        if busy_s and int(now / busy_s) % 2:
+            seconds *= 3.0
+        now += seconds
         tokens = range(position, min(position + accepted + 1, len(text)))
         is_probe = isinstance(planner, DraftPlanner) and planner.is_probe
         yield Simulated(position, len(draft), seconds, is_probe)

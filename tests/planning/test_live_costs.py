@@ -50,6 +50,13 @@ def test_rounds_as_told_between_do_not_hide_those_that_are_slower() -> None:
     assert costs.verify_s(1, 256) == pytest.approx(STEPPED.verify_s(1, 256), rel=0.15)
 
 
+def test_no_number_of_surprises_makes_a_doubt_endless() -> None:
+    costs = LiveCosts(STEPPED, 33)
+    for number in range(4000):
+        costs.observe(5, (1 + 9 * (number // 4 % 2)) * STEPPED.verify_s(5, 256), 256)
+    assert max(costs.doubts(256, 0)) <= 3.0
+
+
 def test_costs_begin_as_measured() -> None:
     costs = LiveCosts(STEPPED, 33)
     assert costs.decode_s(256) == STEPPED.decode_s(256)

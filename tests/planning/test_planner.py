@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.options import MAX_PLANNED_TOKENS
-from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve
+from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve
 from akunu_py.planning.planner import PROBE_AFTER, DraftPlanner, FixedPlanner, Planner, Situation
 from akunu_py.round import Round
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
@@ -281,6 +281,22 @@ def test_wrong_costs_are_corrected_within_2000_tokens(name: str, wrong: str) -> 
 
     ours = since_2000(DraftPlanner(replace(believed, doubt=DOUBTFUL)), 0.1)
     assert 0.95 * ours < min(since_2000(FixedPlanner(k), 0.0) for k in (0, 1, 4, 9, 32))
+
+
+@pytest.mark.parametrize("doubt", [MEASURED, DOUBTFUL])
+@pytest.mark.parametrize("seed", range(3))
+def test_load_that_comes_and_goes_teaches_no_wrong_costs(seed: int, doubt: float) -> None:
+    """Each row costs most of a step, so that drafts never pay."""
+    costs = curve(lambda rows: 10.0 * (0.2 + 0.8 * rows))
+    met = Text([Stretch(6000, 0.8, 3)], seed=seed)
+
+    def idle_s(planner: Planner) -> float:
+        """The seconds that the rounds after the first 3,000 tokens would take without load."""
+        rows, step = costs.verify_table(CONTEXT, 33), costs.decode_s(CONTEXT)
+        done = simulate(met, costs, planner, noise=0.1, busy_s=2.0)
+        return sum(rows[one.drafted] if one.drafted else step for one in done if one.start >= 3000)
+
+    assert 0.9 * idle_s(DraftPlanner(replace(costs, doubt=doubt))) < idle_s(FixedPlanner(0))
 
 
 @pytest.mark.parametrize("costs", [STEPPED, M1_LIKE], ids=["stepped", "M1"])
