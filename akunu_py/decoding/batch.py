@@ -186,7 +186,7 @@ class Batch:
             return False
         now = perf_counter()
         run.seconds += (now - begun) / run.shape[0]
-        # If the host came late, or one of two forwards waited for the other, the time says nothing.
+        # The time says nothing if the host came late, or if another forward was in flight as well.
         is_alone = not run.pipelined and all(one.ahead is None for one in run.parts)
         if is_alone and now - begun > NO_WAIT * (now - run.begun):
             self._observe(run.shape, now - run.begun)

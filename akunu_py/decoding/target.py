@@ -282,8 +282,8 @@ class ModelTarget:
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)
-        # Submitting may wait for what is in flight, so the rounds at either end of a pipeline have
-        # times that are not theirs.
+        # Submitting a forward can block until the one in flight is done. So the first and the last
+        # round of a pipeline are timed wrongly: one too long, one too short.
         is_followed = self._newest_start > pending.start
         outcome.seconds = seconds if is_followed == pending.pipelined else None
         return outcome

@@ -42,15 +42,17 @@ a small model's step, and these steps are most rounds of a text that does not re
 _NOISE_OF_MEDIAN: Final = _NOISE * math.sqrt(math.pi / 2 / _STEPS_AT_ONCE)
 
 _CLIP: Final = 3.0
-"""A time that is more standard deviations from what was expected is a surprise. It counts only if
-the last round of any size, or of its own, was one to the same side, and then as so many..."""
+"""A time that is further from the expected one than this many standard deviations is a surprise. It
+counts only if the last round, or the last one of its size, was a surprise in the same direction,
+and then as a time exactly this far off."""
 _SURPRISE: Final = 0.25
-"""...but this part of its square becomes doubt, so that the next one like it counts whole."""
+"""This part of the square of a surprise becomes doubt, so that the next one counts whole."""
 _MAX_SURPRISE: Final = 1.0
 _ANY_ROUND: Final = -1
 
 _MOST_DOUBT: Final = 3.0
-"""No ratio is doubted by more than a factor of twenty, however many surprises there were."""
+"""The standard deviation of the logarithm of a ratio never exceeds this, however many surprises
+there were."""
 
 _SHORT: Final = 2048
 _CONTEXT_GRAIN: Final = 128  # divides _SHORT, so a grain lies in one octave
@@ -156,8 +158,6 @@ class LiveCosts:
             found: the logarithm of the measured seconds over those of the curve.
             rounds: of how many rounds that is the median: 1, or as many as are kept at once.
         """
-        self._costs.clear()
-        self._doubts.clear()
         noise = _NOISE if rounds == 1 else _NOISE_OF_MEDIAN
         covariances = known.covariances
         error = found - known.means[index]
@@ -169,15 +169,17 @@ class LiveCosts:
         known.surprises.update(dict.fromkeys(kinds, surprise))
         if surprise and not is_expected and rounds == 1:
             return
+        self._costs.clear()
+        self._doubts.clear()
         gain = covariances[index] / variance
         known.means += gain * max(-limit, min(limit, error))
         covariances -= np.outer(gain, covariances[index])
         covariances += _SCALE_DRIFT**2
-        if abs(error) > limit:
-            surprise = _SURPRISE * min(abs(error), _MAX_SURPRISE) ** 2
-            covariances += surprise
+        if surprise:
+            added = _SURPRISE * min(abs(error), _MAX_SURPRISE) ** 2
+            covariances += added
             if index:
-                covariances += surprise / self._shape[index, index] * self._shape
+                covariances += added / self._shape[index, index] * self._shape
 
     def _filter(self, context: int) -> _Corrections:
         octave = _octave(context)

@@ -20,7 +20,7 @@ _OPEN_OBJECT: Final = (
 )  # fmt: skip
 _MAX_REFERENCES: Final = 8
 ESCAPES: Final[dict[str, Any]] = {"json_allow_general_unicode_escapes": True}
-"""Without it, of `\\u00e9` only `\\u00` would be allowed, and some control character after it."""
+"""Without it, only control characters could be written as `\\u00..`, and no other characters."""
 JSON_STYLE: Final[dict[str, Any]] = {"whitespace_pattern": "[ ]?", **ESCAPES}
 """One space at most between the parts of JSON: a model must not be able to emit blanks forever."""
 

@@ -1,4 +1,4 @@
-"""Trains the head that drafts with the model: it tells the token after next from a hidden state.
+"""Trains the head that drafts with the model: it predicts the token after the next one.
 
     python -m models.training.head --work FOLDER [--minutes M]
 

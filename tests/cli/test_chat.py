@@ -203,6 +203,12 @@ class TestTerminal:
 
 
 class TestGreeting:
+    @pytest.fixture
+    def described(self, monkeypatch: pytest.MonkeyPatch) -> str:
+        line = "a line about the model"
+        monkeypatch.setattr(terminal, "describe_model", lambda *_: line)
+        return line
+
     def test_tab_takes_one_example_after_the_other(
         self, talk: Talk, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -223,30 +229,20 @@ class TestGreeting:
 
     @pytest.mark.parametrize("words", [["--quiet"], ["--quiet", "--model", "a/b"]])
     def test_without_a_greeting_tab_takes_nothing(
-        self,
-        talk: Talk,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-        words: list[str],
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], described: str, words: list[str]
     ) -> None:
-        monkeypatch.setattr(terminal, "describe_model", lambda *_: "a line about the model")
         assert talk(FakeEngine("Hi."), "\t\rHello?\r\x04", *words) == ["Hello?", "Hi."]
         assert "ember" not in (shown := capsys.readouterr().out)
-        assert "a line about" not in shown
+        assert described not in shown
 
     @pytest.mark.parametrize("words", [["--model", "a/b"], ["--adapter-path", "lora"]])
     def test_the_line_about_the_model_is_shown_once_and_before_the_answer(
-        self,
-        talk: Talk,
-        capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
-        words: list[str],
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], described: str, words: list[str]
     ) -> None:
-        monkeypatch.setattr(terminal, "describe_model", lambda *_: "a line about the model")
         talk(FakeEngine("Hi.", "Bye."), "Hello?\rAgain?\r\x04", *words)
         shown = capsys.readouterr().out
-        assert shown.count("a line about the model") == 1
-        assert shown.index("a line about the model") < shown.index("Hi.")
+        assert shown.count(described) == 1
+        assert shown.index(described) < shown.index("Hi.")
 
     @pytest.mark.parametrize(
         ("options", "curve", "drafting"),

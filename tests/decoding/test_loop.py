@@ -120,12 +120,20 @@ def test_no_plan_changes_the_tokens_of_plain_decoding(
 
 
 def test_rounds_say_whether_they_were_pipelined(model: TargetModel) -> None:
+    """Only those are timed beside which nothing else is in flight, or a step at either end."""
     limits = Limits(60, NO_END)
     expected = tokens_of(decoded(model, limits))
     planner = MoodyPlanner(1)
     drafter = OracleDrafter(len(PROMPT), expected, silence=0.5)
     decoded(model, limits, drafter, planner=planner)
     assert planner.rounds[0].seconds is None
+    followed = [later.pipelined for later in planner.rounds[1:]]
+    for report, is_followed in zip(planner.rounds[1:], followed[1:], strict=False):
+        assert (report.seconds is not None) == (report.pipelined == is_followed)
+    assert {report.seconds is None for report in planner.rounds if report.pipelined} == {
+        False,
+        True,
+    }
     assert all(not report.draft for report in planner.rounds if report.pipelined)
     assert any(report.pipelined for report in planner.rounds)
     contexts = [report.context for report in planner.rounds]

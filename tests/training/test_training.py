@@ -12,7 +12,13 @@ from mlx_lm import load, stream_generate
 
 from models.training.corpus import standard_library
 from models.training.examples import EMBER
-from models.training.export import MODEL_FILES, dense_weights, quantize
+from models.training.export import (
+    HEAD_FILE,
+    MODEL_FILES,
+    dense_weights,
+    quantize,
+    quantize_head,
+)
 
 ROOT = Path(__file__).parents[2]
 SOURCE_FILES = 10
@@ -193,6 +199,47 @@ def test_no_path_of_the_machine_is_in_the_exported_files(work: Path) -> None:
 def test_a_finished_model_is_trained_further(tmp_path: Path) -> None:
     start = ("-m", "models.training.export", "start", str(EMBER), "--stage", "short edits")
     assert in_training(*start, "--work", str(tmp_path)) == "step 300\n"
+
+
+CAUSAL = """
+import torch
+from models.training.head import Head
+from models.training.model import Shape, visible_tokens
+
+torch.manual_seed(0)
+shape = Shape(hidden_size=128, intermediate_size=192, num_heads=2, num_kv_heads=1)
+head = Head(shape)
+for weights in head.parameters():
+    torch.nn.init.normal_(weights, std=0.3)
+begins, at = torch.zeros(1, 12, dtype=torch.long), torch.arange(12)[None]
+embedded, hidden = torch.randn(2, 1, 12, 128)
+states = head(embedded, hidden, at, visible_tokens(begins))
+for inputs in (embedded, hidden):
+    inputs[:, 7] += 1
+changed = head(embedded, hidden, at, visible_tokens(begins))
+for one, other in zip(states, changed):
+    print(*(one - other).abs().amax((0, 2))[[6, 7, 8]].tolist())
+"""
+
+
+def test_a_draft_of_the_head_depends_on_no_later_pair() -> None:
+    for step in in_training("-c", CAUSAL).splitlines():
+        before, itself, after = map(float, step.split())
+        assert before == 0.0
+        assert min(itself, after) > 1e-3
+
+
+def test_the_head_is_stored_in_few_bits(tmp_path: Path) -> None:
+    matrix = mx.random.normal((8, 128))
+    mx.save_safetensors(str(tmp_path / "full.safetensors"), {"mtp.fc.weight": matrix})
+    quantize_head(tmp_path / "full.safetensors", tmp_path)
+    stored = mx.load(str(tmp_path / HEAD_FILE))
+    assert isinstance(stored, dict)
+    weight, scales, biases = (
+        mx.array(stored[f"mtp.fc.{part}"]) for part in ("weight", "scales", "biases")
+    )
+    read = mx.dequantize(weight, scales, biases, group_size=64, bits=8)
+    assert mx.allclose(read, matrix, atol=0.02)
 
 
 def test_weights_of_a_finished_model_are_read_as_they_are_computed_with() -> None:
