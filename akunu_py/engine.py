@@ -2,6 +2,8 @@
 
 It owns a model, the caches of earlier requests, and the runner that computes the forwards of new
 ones. Everything runs on the thread that loaded it: MLX arrays belong to the thread that made them.
+What changes the engine raises an `InvalidRequestError` on other threads, in forked children, and
+in what the engine itself calls.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -11,7 +13,7 @@ from typing import Final
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.calibration import measure as calibration
-from akunu_py.calibration.measure import find_cost_curve
+from akunu_py.calibration.measure import BUDGET_S, Unfinished, find_cost_curve
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
@@ -87,15 +89,16 @@ class Engine:
         self.model = model
         self.backend = backend
         self.tokenizer = model.tokenizer
+        self.memory = memory or Memory()
+        self.speculation = SpeculationState(model, backend, calibrate, draft_model, self.memory)
         self._prefixes = PrefixPool(
             model.make_cache,
             model.cache_bytes,
             limit=max_context or model.context_length,
             memory=spare_cache_bytes() if prompt_cache_bytes is None else prompt_cache_bytes,
             store=prompt_store,
+            drafts=self.speculation.draft_model,
         )
-        self.memory = memory or Memory()
-        self.speculation = SpeculationState(model, backend, calibrate, draft_model, self.memory)
         self.batch = Batch(model, self.speculation.batch_costs)
         self.runner = Runner(
             model,
@@ -106,6 +109,7 @@ class Engine:
             prefill_step_size=prefill_step_size,
         )
         self._active: Sequence | None = None
+        self._costs_found = Unfinished()
         self._measure_costs_at = 0.0
 
     @property
@@ -140,6 +144,24 @@ class Engine:
         """What the caches hold; any thread may read it."""
         return self._prefixes.statuses
 
+    @property
+    def costs_missing(self) -> str | None:
+        """Why the costs of forwards are not measured, for the user; None if they are. Any thread
+        may read it."""
+        if self.speculation.cost_curve is not None:
+            return None
+        if not self.speculation.wants_costs:
+            return "Not measured: no request has needed them."
+        if self._measure_costs_at:
+            return (
+                "Not measured: other work kept the machine busy. It is tried again "
+                f"{_MEASURE_AGAIN_S / 60:.0f} minutes later."
+            )
+        return (
+            f"Measured for {self._costs_found.spent_s:.1f} of {BUDGET_S} seconds; it goes on when "
+            "no request has come for half a second."
+        )
+
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of your own.
 
@@ -147,6 +169,7 @@ class Engine:
             name: what `Options.drafter` calls it.
             make: called for each request that names it, with the request's sampler.
         """
+        self.runner.owner.check()
         self.speculation.add_drafter(name, make)
 
     def generate(self, asked: PromptInput | Sequence, options: Options | None = None) -> Completion:
@@ -172,6 +195,7 @@ class Engine:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
             ContextOverflowError: if the prompt does not fit.
         """
+        self.runner.owner.check()
         sequence = Sequence.of(asked, options)
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
@@ -188,10 +212,12 @@ class Engine:
     def _events(self, sequence: Sequence, reader: EventStream) -> Generator[Event, None, None]:
         try:
             while sequence.phase is not Phase.DONE:
+                self.runner.owner.check()
                 self.runner.reserve(sequence, anyway=True)
                 self.runner.advance(sequence)
                 yield from reader.ready()
         finally:
+            self.runner.owner.check()  # what is left open here, the next stream closes
             self.runner.close(sequence)
             if self._active is sequence:
                 self._active = None
@@ -215,6 +241,7 @@ class Engine:
         Raises:
             InvalidRequestError: also if `parallel` is not positive.
         """
+        self.runner.owner.check()
         if parallel < 1:
             raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
         scheduler = Scheduler(parallel)
@@ -238,21 +265,27 @@ class Engine:
 
     def reset(self) -> None:
         """Empties the caches that no answer uses; ends a stream. What is on disk stays there."""
+        self.runner.owner.check()
         if self._active is not None:
             self.runner.close(self._active)
         self._prefixes.clear()
+        if (drafts := self.speculation.draft_model) is not None:
+            drafts.clear()
         self.memory.forget_requests()
 
     def fitting(self, parallel: int) -> int:
         """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the
         memory for caches has no room for so many of `USUAL_TOKENS`."""
+        self.runner.owner.check()
         return max(1, int(min(parallel, self._prefixes.seats(USUAL_TOKENS))))
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
         """Measures for a few seconds what forwards cost, if planners have to guess it.
 
-        Meant for when no request waits; `interrupted` is asked often and ends it.
+        Meant for when no request waits; `interrupted` is asked often and ends it. The next call
+        goes on with what was measured.
         """
+        self.runner.owner.check()
         if not self.speculation.wants_costs or monotonic() < self._measure_costs_at:
             return
 
@@ -262,12 +295,15 @@ class Engine:
 
         try:
             with self.model.guard():
-                curve = calibration.measure_and_store(self.model, self.backend, progress=check)
+                curve = calibration.measure_and_store(
+                    self.model, self.backend, progress=check, found=self._costs_found
+                )
             self.speculation.trust(curve)
         except InterruptedError:
             return
         except Exception:  # whatever it is, requests are answered without these costs
             pass
+        self._costs_found = Unfinished()
         self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 
     def save_prompts(self, *, closing: bool = False) -> bool:
@@ -275,4 +311,5 @@ class Engine:
 
         With `closing`, it writes everything.
         """
+        self.runner.owner.check()
         return self._prefixes.save(closing=closing)

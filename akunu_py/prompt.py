@@ -30,7 +30,8 @@ def encode_prompt(
     Raises:
         InvalidRequestError: if the prompt is empty, has ids that are no ids of the vocabulary, or
             asks the model to fill a gap and it cannot.
-        ContextOverflowError: if it does not fit. The text around a gap is cut to fit.
+        ContextOverflowError: if it does not fit with a token of the answer. The text around a gap
+            is cut to fit.
     """
     tokenizer = model.tokenizer
     if isinstance(asked, FillRequest):
@@ -53,7 +54,7 @@ def encode_prompt(
         raise InvalidRequestError(
             f"The prompt has ids outside the vocabulary of {model.vocabulary_size} tokens."
         )
-    if len(tokens) > limit:
+    if len(tokens) + (options.max_tokens != 0) > limit:  # as in llama-server
         remedy = "shorten it" if limit == model.context_length else "raise --max-context"
         raise ContextOverflowError(
             f"The prompt has {len(tokens)} tokens and exceeds the available context size of "

@@ -5,11 +5,12 @@ and stops where the request says. Several may be under way: each has a cache, a 
 drafter of its own, and the scheduler decides whose forward comes next.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from copy import copy
+from functools import wraps
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch
@@ -18,6 +19,7 @@ from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend, ResidentWeights
+from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt, encode_references
@@ -41,6 +43,22 @@ _TURN_CHECKPOINTS: Final = 4
 """How many of the last special tokens of a prompt get a checkpoint before them: in ChatML, those of
 the last two messages."""
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _refusing_others(
+    method: "Callable[Concatenate[Runner, _P], _T]",
+) -> "Callable[Concatenate[Runner, _P], _T]":
+    """Refuses the engine to what a method calls: a drafter, a prompt function."""
+
+    @wraps(method)
+    def refusing(self: "Runner", *args: _P.args, **named: _P.kwargs) -> _T:
+        with self.owner.working():
+            return method(self, *args, **named)
+
+    return refusing
+
 
 class Runner:
     """Computes with one model; see `scheduler.SequenceRunner` for its promises.
@@ -55,6 +73,7 @@ class Runner:
 
     Attributes:
         counters: what it has done.
+        owner: who may use it.
     """
 
     def __init__(
@@ -68,6 +87,7 @@ class Runner:
         prefill_step_size: int | None,
     ) -> None:
         self.counters = EngineCounters()
+        self.owner = Owner()
         self._model = model
         self._backend = backend
         self._batch = batch
@@ -77,6 +97,7 @@ class Runner:
         self._prefill_step_size = prefill_step_size
         self._resident_weights = ResidentWeights()
 
+    @_refusing_others
     def encode(self, sequence: Sequence) -> None:
         begun = perf_counter()
         try:
@@ -110,6 +131,7 @@ class Runner:
         # The pool adds some room for the answer.
         return self._prefixes.has_room(self._first_room(sequence))
 
+    @_refusing_others
     def prepare(self, sequence: Sequence) -> None:
         """Gives an encoded sequence its sampler and its drafting session."""
         begun, options, prompt = perf_counter(), sequence.options, sequence.prompt
@@ -125,6 +147,7 @@ class Runner:
             self._fail(sequence, error)
         sequence.stats.setup_s += perf_counter() - begun
 
+    @_refusing_others
     def start(self, sequence: Sequence) -> None:
         if sequence.session is None:
             self.prepare(sequence)
@@ -158,6 +181,7 @@ class Runner:
             self._end(sequence, error)
         return True
 
+    @_refusing_others
     def advance(self, sequence: Sequence) -> None:
         reader, forwards = sequence.reader, sequence.forwards
         if forwards is None or reader is None:
@@ -175,6 +199,7 @@ class Runner:
             if event.finish_reason is not None:
                 reader.end()
 
+    @_refusing_others
     def close(self, sequence: Sequence) -> None:
         """Ends a sequence and gives back what it used; its cache keeps what it computed.
 
@@ -189,10 +214,10 @@ class Runner:
             if forwards is not None:
                 forwards.close()
         finally:
+            if session is not None:  # first, so that the pool may drop the cache of a draft model
+                session.release()
             if slot is not None:
                 self._prefixes.settle(slot, self._tokens_to_keep(sequence))
-            if session is not None:
-                session.release()
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
         """Ends a sequence whose forward may have ended early: the layers of its cache then hold
@@ -354,7 +379,7 @@ class Runner:
             slot.cache,
             sampler,
             session.num_draft_tokens,
-            limit=limit,
+            limit=limit - 1,  # the last token of an answer is in no cache
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, options.drawn_logprobs),
             forwards=lambda: self.counters.forwards,

@@ -6,17 +6,20 @@ thread makes the calls that wait, and the scheduler admits requests. This module
 terminals nor HTTP.
 """
 
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from threading import Condition, Thread
+from itertools import chain
+from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
 from akunu_py.machine.backend import release_thread
+from akunu_py.machine.owner import check_process
 from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round
 from akunu_py.scheduler import Scheduler
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
 
 THREAD_NAME: Final = "akunu-engine"
 
+_PAUSE_S: Final = 0.5
+"""After this long without a request, costs are measured: a request that comes waits for a forward
+at most."""
+
 _IDLE_S: Final = 2.0
-"""After this long without a request, costs are measured and prompts saved, a file at a time."""
+"""After this long, prompts are saved, a file at a time."""
 
 T = TypeVar("T")
 
@@ -69,6 +76,7 @@ class EngineWorker:
         self.scheduler = Scheduler(parallel)
         self.loading: Future[Engine] = Future()
         self._load = load
+        self._process = os.getpid()
         self._limit = queue_limit
         self._calls: deque[_Call] = deque()
         self._changed = Condition()  # reentrant: a signal handler may interrupt `_put`, and call it
@@ -148,6 +156,7 @@ class EngineWorker:
         Waits `timeout` seconds for the thread, or without limit, and returns whether it has ended.
         Loading cannot be interrupted; saving prompts is waited for.
         """
+        self._check_caller()
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -160,7 +169,16 @@ class EngineWorker:
     def _make(self, prompt: "Callable[[Engine], PromptInput]") -> "PromptInput":
         return prompt(self.loading.result())
 
+    def _check_caller(self) -> None:
+        check_process(self._process)
+        if current_thread() is self._thread:
+            raise InvalidRequestError(
+                "What the engine calls while it computes would wait for itself: it can neither ask "
+                "the engine's worker nor close it."
+            )
+
     def _put(self, put: Callable[[], object], *, queues: bool) -> None:
+        self._check_caller()
         with self._changed:
             if self._closed:
                 raise EngineClosedError
@@ -191,17 +209,16 @@ class EngineWorker:
         for sequence in self.scheduler.running:
             _end(sequence, error)
 
-    def _await(self, save: Callable[[], bool] = lambda: False) -> bool:
+    def _await(self, idle_work: Iterable[float] = ()) -> bool:
         """Waits until there is something to do; False once the worker is closed.
 
-        If there is nothing for a while, calls `save` until that returns False.
+        Meanwhile it does the idle work, each part after the seconds that are yielded before it.
         """
-        patience: float | None = _IDLE_S
-        while True:
+        for patience in chain(idle_work, [None]):
             with self._changed:
                 if self._changed.wait_for(lambda: self.queue_depth or self._closed, patience):
-                    return not self._closed
-            patience = 0 if save() else None
+                    break
+        return not self._closed
 
     def _next_call(self) -> _Call | None:
         """Takes the call that is to be made now; one by one, it waits for earlier requests."""
@@ -229,7 +246,7 @@ class EngineWorker:
     def _serve(self, engine: "Engine") -> None:
         """Computes one forward after another, and what waits in between, until it is closed."""
         scheduler, runner = self.scheduler, engine.runner
-        while scheduler.running or self._await(lambda: self._use_idle_time(engine)):
+        while scheduler.running or self._await(self._idle_work(engine)):
             try:
                 self._make_calls(engine)
                 scheduler.admit(runner)
@@ -246,10 +263,13 @@ class EngineWorker:
                         runner.close(sequence)
                 scheduler.clear()
 
-    def _use_idle_time(self, engine: "Engine") -> bool:
-        """Does what no request should wait for; False if there is no more."""
+    def _idle_work(self, engine: "Engine") -> Iterator[float]:
+        """Does what no request should wait for; yields how long to wait before each part."""
+        yield _PAUSE_S
         engine.measure_costs(lambda: bool(self.queue_depth) or self._closed)
-        return engine.save_prompts() or engine.model.rest()
+        yield _IDLE_S - _PAUSE_S
+        while engine.save_prompts() or engine.model.rest():
+            yield 0.0
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it

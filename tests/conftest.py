@@ -1,6 +1,5 @@
 """Models and engines that the tests share, each made once."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +31,7 @@ def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
         patch.setattr(calibration, "expected_curve", lambda *_: FLAT)
         # Costs that were measured on a busy machine are doubted, and tests keep it busy.
-        patch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+        patch.setattr(calibration, "other_load", lambda: 0.0)
         yield
 
 

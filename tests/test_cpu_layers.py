@@ -147,7 +147,7 @@ def test_weights_that_cannot_be_joined_stay_as_they_are(half: bool) -> None:
 def test_heads_share_keys_as_in_the_original(heads: int, kv_heads: int, count: int) -> None:
     queries = 4.0 * normal(2, heads, count, 32)
     keys, values = normal(2, kv_heads, 90, 32), normal(2, kv_heads, 90, 32)
-    mask = causal_mask(count, 90)
+    mask = causal_mask(count)
     expected = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.3, mask="causal")
     expected = expected.swapaxes(1, 2).reshape(2 * count, -1)
     computed = grouped_attention(queries, keys, values, 0.3, mask)

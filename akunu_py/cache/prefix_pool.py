@@ -10,11 +10,11 @@ others, but it is neither taken nor dropped. Whoever admits a request asks `has_
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from akunu_py.options import MAX_SLOTS
 from akunu_py.tokens import common_prefix_length
@@ -22,6 +22,7 @@ from akunu_py.tokens import common_prefix_length
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import KVCache
     from akunu_py.cache.prompt_store import PromptStore
+    from akunu_py.cache.states import Checkpoint
 
 GROWTH: Final = 512
 """The fewest tokens that a slot grows by."""
@@ -30,6 +31,17 @@ _HEADROOM: Final = 8
 """A slot gets room for this part of its tokens in addition: an eighth. It is copied when it grows,
 so a long answer copies each token some eight times in all, and an eighth of the memory is unused
 at most."""
+
+
+class OtherCaches(Protocol):
+    """Caches that take a part of the memory, and are cheaper to compute again than a slot."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+
+    def clear(self) -> None:
+        """Drops those that no request uses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +97,10 @@ class PrefixPool:
         make_cache: makes an empty cache for a number of tokens.
         bytes_of: tells the most bytes that a cache for a number of tokens takes.
         limit: the most tokens that a slot may hold.
-        memory: bytes that all slots may take together; busy slots whose requests did not wait may
-            exceed it.
+        memory: bytes that all slots, and the caches of a draft model, may take together; busy
+            slots whose requests did not wait may exceed it.
         store: the prompts on disk, if any are kept there.
+        drafts: the caches of a draft model, if there is one; they are dropped first.
 
     Attributes:
         statuses: what every slot holds; any thread may read it.
@@ -101,6 +114,7 @@ class PrefixPool:
         limit: int,
         memory: int,
         store: "PromptStore | None" = None,
+        drafts: OtherCaches | None = None,
         clock: Callable[[], float] = time,
     ) -> None:
         self.limit = limit
@@ -108,6 +122,7 @@ class PrefixPool:
         self.statuses: tuple[SlotStatus, ...] = ()
         self._make_cache = make_cache
         self._store = store
+        self._drafts = drafts
         self._clock = clock
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
         self._bytes_of = bytes_of
@@ -153,7 +168,7 @@ class PrefixPool:
         if slot is not None and tokens <= slot.cache.capacity:
             return True
         busy = [one for one in self._slots.values() if one.busy and one is not slot]
-        needed = sum(map(self._claim, busy)) + self._bytes_of(self._capacity(tokens))
+        needed = self._claimed(busy) + self._bytes_of(self._capacity(tokens))
         return needed <= self.memory or not busy
 
     def known(self, prompt: Sequence[int]) -> int:
@@ -178,7 +193,7 @@ class PrefixPool:
 
     def keep(self, slot: PrefixSlot) -> None:
         """Keeps a checkpoint of a slot at its present length, if memory lasts."""
-        slot.cache.keep()
+        _keep_checkpoint(slot.cache)
         if slot.cache.needs_checkpoints:
             self._free(0, spared=slot)
 
@@ -187,7 +202,7 @@ class PrefixPool:
         if self._slots.get(slot.id) is not slot:  # it was dropped: its layers may disagree
             return
         slot.cut(tokens, slot.cache.reach(min(slot.cache.length, len(tokens))))
-        slot.cache.keep()
+        _keep_checkpoint(slot.cache)
         slot.unsaved, slot.busy = True, False
         if slot.tokens:
             slot.last_used = self._clock()
@@ -247,7 +262,7 @@ class PrefixPool:
         """A new slot; or the spared one if there is no memory for both and the busy ones."""
         needed = self._bytes_of(capacity)
         staying = [slot for slot in self._slots.values() if slot.busy or slot is spared]
-        if spared is not None and sum(map(self._claim, staying)) + needed > self.memory:
+        if spared is not None and self._claimed(staying) + needed > self.memory:
             if slot_id is None and not spared.busy:
                 return spared
             spared = None
@@ -260,7 +275,10 @@ class PrefixPool:
     def _free(self, needed: float, *, spared: PrefixSlot | None, slots: int = 0) -> None:
         """Drops the least recently used slots that are not busy, until this many bytes and slots
         are free."""
-        self._drop_checkpoints(self._nbytes + needed - self.memory)
+        if self._drafts is not None and self._nbytes + needed > self.memory:
+            self._drafts.clear()
+        kept = [slot.cache.checkpoints for slot in self._slots.values()]
+        _drop_checkpoints(kept, self._nbytes + needed - self.memory)
         others = [slot for slot in self._slots.values() if slot is not spared and not slot.busy]
         for slot in others:
             if self._nbytes + needed <= self.memory and len(self._slots) + slots <= MAX_SLOTS:
@@ -269,22 +287,34 @@ class PrefixPool:
 
     @property
     def _nbytes(self) -> float:
-        return sum(map(self._claim, self._slots.values()))
+        return self._claimed(self._slots.values())
 
-    def _drop_checkpoints(self, nbytes: float) -> None:
-        """Drops checkpoints until this many bytes are free, those whose neighbours are closest
-        first. The last two of each slot stay: the next turn of a conversation begins there."""
-        kept = [slot.cache.checkpoints for slot in self._slots.values()]
-        while nbytes > 0:
-            gaps = [
-                (checkpoints[at + 1].length - (checkpoints[at - 1].length if at else 0), number, at)
-                for number, checkpoints in enumerate(kept)
-                for at in range(len(checkpoints) - 2)
-            ]
-            if not gaps:
-                return
-            _, number, at = min(gaps)
-            nbytes -= kept[number].pop(at).nbytes
+    def _claimed(self, slots: Iterable[PrefixSlot]) -> float:
+        """Bytes of some slots, and of the draft model's caches."""
+        return sum(map(self._claim, slots)) + (self._drafts.nbytes if self._drafts else 0)
 
     def _update_statuses(self) -> None:
         self.statuses = tuple(self._slots[slot_id].status for slot_id in sorted(self._slots))
+
+
+def _keep_checkpoint(cache: "KVCache") -> None:
+    """Keeps a checkpoint at the present length. All checkpoints but the last two take at most half
+    of what the rest of the cache takes."""
+    cache.keep()
+    nbytes = sum(one.nbytes for one in cache.checkpoints)
+    _drop_checkpoints([cache.checkpoints], nbytes - (cache.nbytes - nbytes) / 2)
+
+
+def _drop_checkpoints(kept: Sequence[list["Checkpoint"]], nbytes: float) -> None:
+    """Drops checkpoints of some caches until this many bytes are free, those whose neighbours are
+    closest first. The last two of each cache stay: the next turn of a conversation begins there."""
+    while nbytes > 0:
+        gaps = [
+            (checkpoints[at + 1].length - (checkpoints[at - 1].length if at else 0), number, at)
+            for number, checkpoints in enumerate(kept)
+            for at in range(len(checkpoints) - 2)
+        ]
+        if not gaps:
+            return
+        _, number, at = min(gaps)
+        nbytes -= kept[number].pop(at).nbytes

@@ -5,6 +5,7 @@ time of each counts: the time without other load.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 from time import perf_counter
@@ -44,6 +45,14 @@ _MAX_CACHE_BYTES: Final = 512 << 20
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 """One more than the numbers of rows at which MLX's kernels change."""
 _SPLIT_PASSES: Final = 3
+
+
+@dataclass
+class LevelTimes:
+    """The seconds found so far at one context: of pipelined steps, and of rounds by their size."""
+
+    steps: list[float] = field(default_factory=list)
+    rounds: dict[int, list[float]] = field(default_factory=dict)
 
 
 class ForwardTimes:
@@ -110,21 +119,24 @@ class ForwardTimes:
         sizes: Sequence[int],
         until: float,
         tick: Callable[[], None],
+        found: LevelTimes,
         *,
         between: bool = False,
     ) -> CostLevel:
         """Times as many sizes, the most important first, as often as time allows, and always size
-        1; with `between`, searches for jumps of the cost between the sizes. Calls `tick` often."""
-        rounds: dict[int, list[float]] = {}
+        1; with `between`, searches for jumps of the cost between the sizes. Calls `tick` between
+        forwards; if that raises, `found` has what was measured, and can be given again."""
+        steps, rounds = found.steps, found.rounds
         for size in sizes:
-            self.round(size)  # a warm-up
-            rounds[size] = [self.round(size)]
-            tick()
+            if size not in rounds:
+                self.round(size)  # a warm-up
+                rounds[size] = [self.round(size)]
+                tick()
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:
                 break
         self._steps()
-        steps = [self._steps()]
+        steps.append(self._steps())
         for turn in range(1, _PASSES):
             if turn >= _MIN_PASSES and perf_counter() > until:
                 break
@@ -133,13 +145,15 @@ class ForwardTimes:
                 times.append(self.round(size))
                 tick()
             if between and turn + 1 == _MIN_PASSES:
-                self._measure_between(rounds, until)
+                self._measure_between(rounds, until, tick)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
         split = self._model.row_split
         split_rows = 0 if split is None else split.most_rows.get(self.context, 0)
         return CostLevel(self.context, min(steps), points, split_rows)
 
-    def _measure_between(self, rounds: dict[int, list[float]], until: float) -> None:
+    def _measure_between(
+        self, rounds: dict[int, list[float]], until: float, tick: Callable[[], None]
+    ) -> None:
         """Measures in the middle of the gaps where the cost jumps, the largest jump first."""
         for _ in range(_MAX_HALVINGS):
             known = sorted((size, min(times)) for size, times in rounds.items())
@@ -153,6 +167,7 @@ class ForwardTimes:
                 return
             self.round(size)
             rounds[size] = [self.round(size) for _ in range(_MIN_PASSES)]
+            tick()
 
     def round(self, size: int) -> float:
         """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""

@@ -5,24 +5,24 @@ curve is measured, `find_cost_curve` returns what is expected of the chip.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import version
+from statistics import mean
 from time import perf_counter, time
 from typing import Final
 
 import mlx.core as mx
 
 from akunu_py.calibration.cost_store import CostKey, CostStore, expected_curve, judged
-from akunu_py.calibration.forward_times import MOST_STEPS, SIZES, ForwardTimes
+from akunu_py.calibration.forward_times import MOST_STEPS, SIZES, ForwardTimes, LevelTimes
 from akunu_py.errors import BackendError
-from akunu_py.machine.backend import Backend
+from akunu_py.machine.backend import Backend, other_load
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
-from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve
+from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve, CostLevel
 
 CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes are measured at the first, a few at the others."""
@@ -43,6 +43,24 @@ CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent so far, and the seconds to spend; may raise to end it."""
 
 
+@dataclass
+class Unfinished:
+    """What a measurement has found so far. One that was ended early continues with it.
+
+    Attributes:
+        spent_s: the seconds spent on it.
+        threads: the number of BLAS threads, if that was chosen.
+        levels: those that are complete, and `level` the times of the next.
+        loads: how many processes wanted each core meanwhile, at several moments.
+    """
+
+    spent_s: float = 0.0
+    threads: int | None = None
+    levels: list[CostLevel] = field(default_factory=list)
+    level: LevelTimes = field(default_factory=LevelTimes)
+    loads: list[float] = field(default_factory=list)
+
+
 def find_cost_curve(
     model: TargetModel, backend: Backend, *, store: CostStore | None = None
 ) -> CostCurve:
@@ -59,6 +77,7 @@ def measure_and_store(
     contexts: Sequence[int] | None = None,
     store: CostStore | None = None,
     progress: CalibrationProgress | None = None,
+    found: Unfinished | None = None,
 ) -> CostCurve:
     """Measures the costs of a model, and keeps them; see `measure_cost_curve`.
 
@@ -66,9 +85,12 @@ def measure_and_store(
         InvalidRequestError: if the model's cache cannot be rolled back.
         BackendError: if the costs are not plausible.
     """
-    before = os.getloadavg()[0] / (os.cpu_count() or 1)
-    curve = measure_cost_curve(model, budget_s=budget_s, contexts=contexts, progress=progress)
-    curve = judged(replace(curve, measured_at=time(), load=round(before, 2)))
+    found = found or Unfinished()
+    curve = measure_cost_curve(
+        model, budget_s=budget_s, contexts=contexts, progress=progress, found=found
+    )
+    load = mean(found.loads or [other_load()])
+    curve = judged(replace(curve, measured_at=time(), load=round(load, 2)))
     try:
         (store or CostStore()).save(cost_key(model, backend), curve)
     except ValueError as error:
@@ -118,6 +140,7 @@ def measure_cost_curve(
     budget_s: float = BUDGET_S,
     contexts: Sequence[int] | None = None,
     progress: CalibrationProgress | None = None,
+    found: Unfinished | None = None,
 ) -> CostCurve:
     """Measures the costs of a model. On a CPU, it first chooses the number of BLAS threads.
 
@@ -127,6 +150,7 @@ def measure_cost_curve(
         contexts: context lengths to measure at, as far as the model and the memory allow; None
             takes `CONTEXTS`, and the length at which the cache is quantized.
         progress: called often.
+        found: what an earlier call found before `progress` raised; it gets what this one finds.
 
     Raises:
         InvalidRequestError: if the model's cache cannot be rolled back.
@@ -134,7 +158,8 @@ def measure_cost_curve(
     padding, model.padding = model.padding, {}
     try:
         with model.guard():
-            return _measure(model, budget_s, contexts_of(model, contexts), progress)
+            wanted = contexts_of(model, contexts)
+            return _measure(model, budget_s, wanted, progress, found or Unfinished())
     finally:
         model.padding = padding
         mx.clear_cache()
@@ -158,33 +183,40 @@ def _measure(
     budget_s: float,
     contexts: Sequence[int],
     progress: CalibrationProgress | None,
+    found: Unfinished,
 ) -> CostCurve:
-    times = ForwardTimes(model, contexts[0])
-    begun = perf_counter()
+    times, levels = ForwardTimes(model, contexts[0]), found.levels
+    begun = perf_counter() - found.spent_s
     others = [context for context in contexts[1:] if times.allows(context)]
     share = _FIRST_SHARE if others else 1.0
 
     def tick() -> None:
+        found.spent_s = perf_counter() - begun
+        found.loads.append(other_load())
         if progress:
-            progress(min(perf_counter() - begun, budget_s), budget_s)
+            progress(min(found.spent_s, budget_s), budget_s)
 
     def few() -> float:
         tick()
         return times.round(1) + times.round(_FEW)
 
-    threads = choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
-    times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
-    levels = [times.measure(SIZES, begun + share * budget_s, tick, between=True)]
+    def add_level(sizes: Sequence[int], until: float, *, between: bool = False) -> None:
+        times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
+        levels.append(times.measure(sizes, until, tick, found.level, between=between))
+        found.level = LevelTimes()
+
+    if found.threads is None:
+        found.threads = choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
+    if not levels:
+        add_level(SIZES, begun + share * budget_s, between=True)
     padding = CostCurve((levels[0],)).padding
     for index, context in enumerate(others, start=1):
-        if perf_counter() - begun < budget_s:
+        if index == len(levels) and perf_counter() - begun < budget_s:
             del times  # memory for one cache at a time
             times = ForwardTimes(model, context)
-            times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
             until = begun + (share + (1.0 - share) * index / len(others)) * budget_s
-            sizes = [padding.get(size, size) for size in _OTHER_SIZES]
-            levels.append(times.measure(sizes, until, tick))
-    return CostCurve(tuple(levels), threads)
+            add_level([padding.get(size, size) for size in _OTHER_SIZES], until)
+    return CostCurve(tuple(levels), found.threads)
 
 
 def choose_threads(blas: Blas | None, measure: Callable[[], float], until: float) -> int | None:

@@ -61,6 +61,7 @@ class SpeculationState:
     Attributes:
         cost_curve: what forwards cost; None until it was needed and measured. Any thread may read
             it.
+        draft_model: drafts for requests that name it; None if there is none.
         why_impossible: one line for the user if drafts would change answers or cannot be dropped.
         block_rows: the rows of all forwards of an exact answer.
 
@@ -82,7 +83,7 @@ class SpeculationState:
         self._backend = backend
         self._calibrate = calibrate
         self._memory = memory or Memory()
-        self._draft_model = None if draft_model is None else DraftModel(draft_model, model)
+        self.draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
@@ -139,11 +140,11 @@ class SpeculationState:
 
     def required_draft_model(self) -> DraftModel:
         """The draft model, or an InvalidRequestError."""
-        if self._draft_model is None:
+        if self.draft_model is None:
             raise InvalidRequestError(
                 "There is no draft model to draft with; load one with --draft-model NAME."
             )
-        return self._draft_model
+        return self.draft_model
 
     def _borrow_drafter(
         self,

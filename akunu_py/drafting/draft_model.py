@@ -15,6 +15,7 @@ import mlx.core as mx
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.errors import InvalidRequestError
+from akunu_py.machine.backend import PREFILL_STEP
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.filters import XTCFilter
@@ -51,6 +52,17 @@ class DraftModel:
         self._held: list[int] = []
         self._others: list[DraftModel] = []
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its caches."""
+        return sum(one._cache.nbytes for one in (self, *self._others))
+
+    def clear(self) -> None:
+        """Drops the caches that no request uses."""
+        self._others = [one for one in self._others if one.in_use]
+        if not self.in_use:
+            self._empty()
+
     def lend(self, prompt: Sequence[int]) -> "DraftModel":
         """Itself, or one like it with a cache of its own if another request uses it."""
         free = [one for one in (self, *self._others) if not one.in_use]
@@ -58,8 +70,7 @@ class DraftModel:
             lent = max(free, key=lambda one: one.shared(prompt))
         else:
             lent = copy(self)
-            lent._cache = self.model.make_cache(min(_FIRST_CAPACITY, self.model.context_length))
-            lent._held = []
+            lent._empty()
             self._others.append(lent)
         lent.in_use = True
         return lent
@@ -67,9 +78,10 @@ class DraftModel:
     def shared(self, tokens: Sequence[int]) -> int:
         return common_prefix_length(self._held, tokens)
 
-    def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array:
+    def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array | None:
         """Brings the cache up to a context of 1 token or more, with room for a draft; returns the
-        lazy logits after it, `[1, target's vocabulary]`."""
+        lazy logits after it, `[1, target's vocabulary]`. Of a long context it computes one step of
+        a prefill and returns None: other requests, and whoever cancels this one, do not wait."""
         with self._empty_if_interrupted():
             kept = min(self.shared(tokens), len(tokens) - 1)
             kept -= self._cache.rollback(kept)
@@ -78,7 +90,11 @@ class DraftModel:
                 capacity *= 2
             if capacity > self._cache.capacity:
                 self._cache.grow(min(capacity, self.model.context_length))
-            self.model.prefill(self._known(tokens[kept:-1]), self._cache)
+            missing = self._known(tokens[kept:-1])
+            self.model.prefill(missing[:PREFILL_STEP], self._cache)
+            if len(missing) > PREFILL_STEP:
+                self._held = list(tokens[: self._cache.length])
+                return None
             self._cache.mark()  # draft tokens are taken back to here
             self._held = list(tokens)
             return self.append(mx.array(self._known(tokens[-1:])))
@@ -106,9 +122,12 @@ class DraftModel:
         try:
             yield
         except BaseException:
-            self._cache = self.model.make_cache(self._cache.capacity)
-            self._held.clear()
+            self._empty()
             raise
+
+    def _empty(self) -> None:
+        self._cache = self.model.make_cache(min(_FIRST_CAPACITY, self.model.context_length))
+        self._held = []
 
 
 class DraftModelDrafter(Drafter):
@@ -146,6 +165,8 @@ class DraftModelDrafter(Drafter):
         generated = len(context) - self._prompt_length
         sampler = Sampler(self._sampling, context, generated=generated, xtc=self._xtc)
         logits, inputs = source.advance(context, limit), mx.array(context[-1:])
+        if logits is None:
+            return NO_DRAFT
         drawn: list[mx.array] = []
         for position in range(len(context), len(context) + limit):
             if drawn:

@@ -14,6 +14,7 @@ from typing import Final, Literal, cast
 
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
+from akunu_py.machine.owner import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 
 WeightLayout = Literal["quantized", "dense"]
@@ -142,9 +143,17 @@ def _import_mlx_lm() -> None:
         set_limit(resource.RLIMIT_NOFILE, (min(most, _DESCRIPTORS), limits[1]))
 
 
-@cache
 def find_backend() -> Backend:
-    """Imports MLX and describes what it runs on; a `BackendError` if it has no backend here."""
+    """Imports MLX and describes what it runs on; a `BackendError` if it has no backend here, an
+    `InvalidRequestError` in a forked child of a process that has imported it."""
+    backend, process = _found()
+    check_process(process)
+    return backend
+
+
+@cache
+def _found() -> tuple[Backend, int]:
+    """What this process runs on, and its number."""
     blas = load_blas()
     try:
         import mlx.core as mx  # noqa: PLC0415  (its absence is reported here)
@@ -154,10 +163,10 @@ def find_backend() -> Backend:
     info = mx.device_info()
     chip = str(info.get("device_name", platform.processor()))
     if mx.default_device() == mx.Device(mx.gpu):
-        return Backend("metal" if mx.metal.is_available() else "cuda", chip)
+        return Backend("metal" if mx.metal.is_available() else "cuda", chip), os.getpid()
     if blas is None:
-        return Backend("cpu", chip)
-    return Backend("cpu", chip, blas.name, blas.threads)
+        return Backend("cpu", chip), os.getpid()
+    return Backend("cpu", chip, blas.name, blas.threads), os.getpid()
 
 
 def peak_memory_bytes() -> int:
@@ -174,6 +183,15 @@ def free_memory_bytes() -> int:
             return int(free[1]) * 1024
     # macOS does not report it: assume half of the installed memory.
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def other_load() -> float:
+    """How many other processes want each core now; on a Mac, how many wanted it during the last
+    minute, this one included."""
+    with suppress(OSError):
+        running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+        return (int(running) - 1) / (os.cpu_count() or 1)
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def spare_cache_bytes() -> int:

@@ -245,6 +245,7 @@ def _engine_status(service: Service) -> dict[str, Any]:
             for slot in engine.slots
         ],
         "costs": None if curve is None else _costs(curve),
+        "costs_missing": engine.costs_missing,
     }
 
 

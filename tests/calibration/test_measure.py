@@ -1,7 +1,6 @@
 """Measuring a tiny model: which points, for how long, and without side effects."""
 
 import errno
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -132,7 +131,6 @@ def test_a_curve_is_measured_once_and_kept(
     monkeypatch.setattr(calibration, "measure_cost_curve", fake)
     store = CostStore(tmp_path)
     backend = find_backend()
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(calibration, "expected_curve", lambda *_: LINEAR)
     assert find_cost_curve(model, backend, store=store) == LINEAR
     kept = measure_and_store(model, backend, store=store)
@@ -157,7 +155,6 @@ def test_what_was_measured_counts_even_if_it_cannot_be_kept(
     store.save(cost_key(model, backend), replace(LINEAR, measured_at=0.0))
     monkeypatch.setattr(cost_store, "write_atomically", full)
     monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     kept = measure_and_store(model, backend, store=store)
     assert (kept.levels, kept.doubt) == (FLAT.levels, MEASURED)
 

@@ -1,7 +1,6 @@
 """`doctor` on a tiny model whose costs are given, not measured."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def doctor(
 
     def run(curve: CostCurve, *words: str, load: float = 0.0) -> str:
         monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-        monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+        monkeypatch.setattr(calibration, "other_load", lambda: load)
         monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
         assert main(["doctor", "--model", str(tiny_model_dir), *words]) == 0
         return capsys.readouterr().out

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import akunu_py
 from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.slash_commands import (
     COMMANDS,
@@ -12,7 +13,6 @@ from akunu_py.cli.slash_commands import (
     describe_options,
     run_command,
 )
-from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.worker import EngineWorker
@@ -131,8 +131,8 @@ def test_retry_answers_again(conversation: Conversation) -> None:
     assert say(conversation, "/retry") == "OK"
 
 
-def test_the_drafter_model_needs_a_draft_model(engine: Engine) -> None:
-    worker = EngineWorker(lambda: engine)
+def test_the_drafter_model_needs_a_draft_model(tiny_model_dir: Path) -> None:
+    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
     conversation = Conversation(worker, Options())
     with pytest.raises(InvalidRequestError, match="no draft model"):
         say(conversation, "/drafter model")

@@ -16,7 +16,7 @@ from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm
 from akunu_py.model.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
 
 _MASKS_KEPT: Final = 32
-"""More than the sequences of a batched forward."""
+"""More than the sequences of a batched forward, or the sizes of drafts."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
@@ -43,7 +43,7 @@ def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _faster_form(
-    layer: nn.Module, tables: dict[Hashable, RotaryTable], mask: Callable[[int, int], mx.array]
+    layer: nn.Module, tables: dict[Hashable, RotaryTable], mask: Callable[[int], mx.array]
 ) -> nn.Module | None:
     if type(layer) is nn.RMSNorm:
         return FusedRMSNorm(layer)

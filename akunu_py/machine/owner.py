@@ -1,0 +1,53 @@
+"""Owner: the thread and the process that an engine belongs to, and whether it computes now.
+
+MLX arrays belong to the thread that made them, and a forked child has none of MLX's threads: what
+it computes never ends.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import get_ident
+
+from akunu_py.errors import InvalidRequestError
+
+
+def check_process(process: int) -> None:
+    """Raises an `InvalidRequestError` if this is not the process with that number."""
+    if os.getpid() != process:
+        raise InvalidRequestError(
+            "A model cannot be used in a forked child of the process that loaded one; start the "
+            "child with `spawn`, and load the model there."
+        )
+
+
+class Owner:
+    """Whoever makes it owns the engine."""
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._process = os.getpid()
+        self._is_working = False
+
+    def check(self) -> None:
+        """Raises an `InvalidRequestError` if the engine may not be used here and now."""
+        check_process(self._process)
+        if get_ident() != self._thread:
+            raise InvalidRequestError(
+                "An engine can be used only on the thread that loaded it; for several threads, "
+                "load it with an `EngineWorker`."
+            )
+        if self._is_working:
+            raise InvalidRequestError(
+                "The engine is computing, and what it calls meanwhile cannot use it: neither a "
+                "drafter nor a prompt function, for example."
+            )
+
+    @contextmanager
+    def working(self) -> Generator[None, None, None]:
+        """Refuses the engine to everything that is called meanwhile."""
+        before, self._is_working = self._is_working, True
+        try:
+            yield
+        finally:
+            self._is_working = before
