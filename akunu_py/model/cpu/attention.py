@@ -91,12 +91,14 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
         count, total = queries.shape[2], keys.shape[2]
         most = max(_FEWEST_ROWS, _MOST_SCORES // (self._query_heads * total))
         if count > max(_UNDIVIDED_ROWS, most):
-            parts = []
+            parts = list[mx.array]()
             for start in range(0, count, most):
                 stop = min(start + most, count)
                 seen = slice(total - count + stop)
-                part = queries[..., start:stop, :], keys[..., seen, :], values[..., seen, :]
-                parts.append(self._attend(*part))
+                rows = queries[..., start:stop, :]
+                if parts:  # or MLX computes all scores first
+                    rows = mx.depends(rows, parts[-1])
+                parts.append(self._attend(rows, keys[..., seen, :], values[..., seen, :]))
             return mx.concatenate(parts)
         mask = None if count == 1 else self._mask(count)
         return grouped_attention(queries, keys, values, self.scale, mask)
