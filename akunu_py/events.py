@@ -116,7 +116,8 @@ def _nothing() -> None:
 
 
 class EventStream:
-    """The events of one request, in order; `cancel` calls `on_cancel`.
+    """The events of one request, in order; `cancel` calls `on_cancel`, and a thread that waits for
+    an event `before_wait`.
 
     A thread reads them with `for`, an event loop with `async for`. Leaving the stream as a context
     manager cancels the rest of the request.
@@ -127,13 +128,19 @@ class EventStream:
         cancelled: whether the rest is no longer wanted.
     """
 
-    def __init__(self, on_cancel: Callable[[], object] = _nothing) -> None:
+    def __init__(
+        self,
+        on_cancel: Callable[[], object] = _nothing,
+        *,
+        before_wait: Callable[[], object] = _nothing,
+    ) -> None:
         self.last: Event | None = None
         self.finished = False
         self.cancelled = False
         self._queue: SimpleQueue[Event | BaseException | None] = SimpleQueue()
         self._exhausted = False
         self._on_cancel = on_cancel
+        self._before_wait = before_wait
         self._on_finish: Callable[[], object] = _nothing
         self._aborted: BaseException | None = None
         self._wake: Callable[[], object] | None = None
@@ -221,6 +228,8 @@ class EventStream:
     def __next__(self) -> Event:
         # A signal that arrives just before a wait, or on another thread, does not end that wait.
         # Short waits let the main thread run its signal handlers.
+        if self._queue.empty() and not self._exhausted:
+            self._before_wait()
         while True:
             with suppress(Empty):
                 return self._take(StopIteration, _SIGNAL_INTERVAL_S)

@@ -108,6 +108,7 @@ class EngineWorker:
             Exception: what the function raised, or why the engine could not be loaded.
             QueueFullError: if the queue is full.
         """
+        self._check_waiter()
         return self.submit(task).result()
 
     def submit(self, task: "Callable[[Engine], T]") -> "Future[T]":
@@ -144,7 +145,8 @@ class EngineWorker:
         else:
             sequence = Sequence.of(asked, options)
         sequence.may_be_cancelled = True
-        events = sequence.reader = EventStream(partial(self._cancel, sequence))
+        cancel = partial(self._cancel, sequence)
+        events = sequence.reader = EventStream(cancel, before_wait=self._check_waiter)
         self._put(lambda: self.scheduler.add(sequence), queues=queues)
         return events
 
@@ -156,7 +158,7 @@ class EngineWorker:
         Waits `timeout` seconds for the thread, or without limit, and returns whether it has ended.
         Loading cannot be interrupted; saving prompts is waited for.
         """
-        self._check_caller()
+        check_process(self._process)
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -169,16 +171,16 @@ class EngineWorker:
     def _make(self, prompt: "Callable[[Engine], PromptInput]") -> "PromptInput":
         return prompt(self.loading.result())
 
-    def _check_caller(self) -> None:
+    def _check_waiter(self) -> None:
+        """Raises an `InvalidRequestError` where a wait for the worker would never end."""
         check_process(self._process)
         if current_thread() is self._thread:
             raise InvalidRequestError(
-                "What the engine calls while it computes would wait for itself: it can neither ask "
-                "the engine's worker nor close it."
+                "What the engine itself calls cannot wait for the engine's worker, nor close it."
             )
 
     def _put(self, put: Callable[[], object], *, queues: bool) -> None:
-        self._check_caller()
+        check_process(self._process)
         with self._changed:
             if self._closed:
                 raise EngineClosedError

@@ -1,5 +1,6 @@
 """On a CPU, norms and rotary layers compute the same to the bit; other layers nearly so."""
 
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,9 @@ from mlx_lm.models import llama, qwen2
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 
+from akunu_py import Options, load
 from akunu_py.cache.layers import LayerCache
+from akunu_py.model.cpu import attention as cpu_attention
 from akunu_py.model.cpu.attention import FusedAttention, causal_mask, grouped_attention
 from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm, exponential_of
 from akunu_py.model.cpu.network import with_fused_layers
@@ -187,3 +190,16 @@ def test_results_beyond_float32_are_clamped() -> None:
     assert 0 <= lower < 2e-38
     assert one == 1.0
     assert 1e38 < high < float("inf")
+
+
+def test_a_long_prompt_leaves_no_masks_and_is_divided_without_a_change(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = load(str(tiny_model_dir))
+    prompt, options = [at % 250 for at in range(900)], Options(8, drafter="none")
+    before = mx.get_active_memory()
+    whole = engine.generate(prompt, options).token_ids
+    engine.reset()
+    assert mx.get_active_memory() - before < 1 << 20
+    monkeypatch.setattr(cpu_attention, "_MOST_SCORES", 1)
+    assert engine.generate(prompt, options).token_ids == whole

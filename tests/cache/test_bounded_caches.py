@@ -28,6 +28,7 @@ REFUSED = (
     *("mamba", "mamba2", "recurrent_gemma", "rwkv7"),  # no layer keeps all tokens
     *("deepseek_v32", "deepseek_v41", "glm_moe_dsa", "minimax_m3_vl"),  # they choose among all
     *("longcat_flash", "longcat_flash_ngram"),  # two caches a layer, as in those
+    "afm7",  # it takes positions from the number of keys
 )
 
 
@@ -57,6 +58,12 @@ def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
     name: str, tiny_model_dir: Path
 ) -> None:
     model = model_of(name, tiny_model_dir)
+    predictions = []
+    for step in (48, 131):
+        cache = model.make_cache(len(PROMPT) + 1)
+        model.prefill(PROMPT, cache, step=step)
+        predictions.append(model.forward(mx.array([5]), cache))
+    assert mx.allclose(*predictions, rtol=1e-3, atol=1e-3)
     engine = engine_of(model, 48)
     plain = engine.generate(PROMPT, PLAIN).token_ids
     assert engine_of(model, 131).generate(PROMPT, PLAIN).token_ids == plain

@@ -17,6 +17,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_SLOTS, ModelOptions
 from akunu_py.tokens import common_prefix_length
+from tests.architectures import make_model
 
 NO_LIMIT = 1 << 40
 LIMIT = 1024
@@ -211,6 +212,21 @@ def test_a_prefix_is_not_kept_besides_its_copy_if_busy_slots_leave_no_memory(
     slot, cached = pool.take(run(9, 2), 2)
     assert (slot, cached) == (kept, 1)
     assert sum(status.nbytes for status in pool.statuses) <= memory
+
+
+def test_checkpoints_take_at_most_half_of_their_cache() -> None:
+    model = make_model("gemma3_text")
+    pool = make_pool(model)
+    slot, _ = pool.take(run(1, 1000), 1000)
+    for start in range(0, 1000, 20):
+        model.prefill(run(1, 1000)[start : start + 20], slot.cache)
+        pool.keep(slot)
+    pool.settle(slot, run(1, 1000))
+    kept = slot.cache.checkpoints
+    nbytes = sum(one.nbytes for one in kept)
+    assert 2 < len(kept)
+    assert nbytes <= (slot.cache.nbytes - nbytes) / 2
+    assert [one.length for one in kept[-2:]] == [980, 1000]
 
 
 def test_memory_is_enough_for_what_is_quantized_only_later(tiny_model_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +17,7 @@ from akunu_py.calibration.cost_store import CostStore
 from akunu_py.calibration.forward_times import ForwardTimes
 from akunu_py.calibration.measure import (
     CONTEXTS,
+    Unfinished,
     choose_threads,
     cost_key,
     find_cost_curve,
@@ -60,6 +62,27 @@ def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
     curve = measure(model, budget_s=0.0)
     assert [size for size, _ in curve.levels[0].verify_s] == [1, 2]
     assert len(curve.levels) == 1
+
+
+def test_what_was_measured_before_a_request_came_is_not_measured_again(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "SIZES", (1, 2, 5))
+    found, ticks = Unfinished(), 0
+
+    def third(*_: float) -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks % 3 == 0:
+            raise InterruptedError
+
+    curve, gaps = None, 0
+    while curve is None:
+        gaps += 1
+        with suppress(InterruptedError):
+            curve = measure(model, budget_s=0.1, contexts=(64,), progress=third, found=found)
+    assert gaps > 1
+    assert {size for size, _ in curve.levels[0].verify_s} >= {1, 2}
 
 
 @pytest.fixture

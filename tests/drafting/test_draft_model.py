@@ -16,6 +16,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target, load_tokenizer
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.round import Finish
 from akunu_py.sampling.sampler import Sampler
@@ -246,3 +247,28 @@ def test_an_answer_that_nobody_reads_keeps_no_draft_model(paired_engine: Engine)
         paired_engine.stream("never read", Options(max_tokens=4))
     paired_engine.reset()
     assert not paired_engine.speculation.required_draft_model().in_use
+
+
+def test_a_long_prompt_is_read_a_step_at_a_time(model: TargetModel) -> None:
+    source = DraftModel(model, model)
+    drafter = DraftModelDrafter(source, Sampling(), seed=SEED)
+    drafter.begin([Random(4).randrange(256) for _ in range(900)])
+    assert len(drafter.propose(3)) == 0
+    assert len(drafter.propose(3)) == 3
+
+
+def test_caches_for_drafts_count_and_go_with_the_others(tiny_model_dir: Path) -> None:
+    folder = str(tiny_model_dir)
+    engine = akunu_py.load(akunu_py.ModelOptions(folder, draft_model=folder))
+    drafts = engine.speculation.draft_model
+    assert drafts
+    engine.generate(PROMPT, Options(5, drafter="model"))
+    held = drafts.nbytes
+    assert held
+    with_few = akunu_py.ModelOptions(folder, draft_model=folder, prompt_cache_bytes=1)
+    engine.reset()
+    assert drafts.nbytes == 0
+    engine = akunu_py.load(with_few)
+    engine.generate(PROMPT, Options(5, drafter="model"))
+    assert engine.speculation.draft_model
+    assert engine.speculation.draft_model.nbytes == 0

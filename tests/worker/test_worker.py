@@ -42,6 +42,17 @@ def test_everything_happens_on_one_other_thread(worker: EngineWorker) -> None:
     assert threads != {get_ident()}
 
 
+def test_what_the_engine_calls_cannot_wait_for_its_worker(worker: EngineWorker) -> None:
+    for wait in (
+        lambda: worker.call(lambda _: 1),
+        lambda: list(worker.stream("a", Options(2))),
+        lambda: worker.close(1),
+    ):
+        with pytest.raises(InvalidRequestError, match="cannot wait for the engine's worker"):
+            worker.call(lambda _, wait=wait: wait())  # type: ignore[misc]
+    assert len(list(worker.stream("a", Options(2))))
+
+
 def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> None:
     options = Options(max_tokens=12)
     events = list(worker.stream("hello", options))
