@@ -258,7 +258,8 @@ class Runner:
                 yield Event(Round(finish=finish), (), stats, scored)
                 return
             self._prefixes.share(slot, prompt)
-            text = TextStream(self._model.tokenizer.detokenizer(prompt), options.stop)
+            detokenizer = self._model.tokenizer.detokenizer(prompt)
+            text = TextStream(detokenizer, options.stop, options.reasoning)
             with closing(self._decode(sequence, slot)) as rounds:
                 next(rounds)  # submits the first forward, which may be one with others
                 sequence.phase = Phase.DECODING
@@ -391,4 +392,5 @@ def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
         if text.stop:
             outcome.finish = Finish.STOP
     sequence.stats.add(outcome)
+    sequence.stats.reasoning_tokens = text.reasoning_tokens
     return Event(outcome, tuple(pieces), copy(sequence.stats), stop=text.stop)

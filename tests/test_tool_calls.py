@@ -65,10 +65,11 @@ def answer(engine: Engine, job: ChatJob, sampling: Sampling, tokens: int) -> tup
 @pytest.mark.parametrize(
     ("family", "skeleton"),
     [
-        ("hermes", '\n{"name": "write_file", "arguments": {"path": "'),
-        ("llama3", 'write_file", "parameters": {"path": "'),
-        ("qwen3_coder", "\n<function=write_file>\n<parameter=path>\n"),
-        ("minimax", '\n<invoke name="write_file">\n<parameter name="path">'),
+        ("hermes", '<tool_call>\n{"name": "write_file", "arguments": {"path": "'),
+        ("qwen3", '<tool_call>\n{"name": "write_file", "arguments": {"path": "'),
+        ("llama3", '{"name": "write_file", "parameters": {"path": "'),
+        ("qwen3_coder", "<tool_call>\n<function=write_file>\n<parameter=path>\n"),
+        ("minimax", '<minimax:tool_call>\n<invoke name="write_file">\n<parameter name="path">'),
     ],
 )
 def test_what_a_call_begins_with_is_drafted(family_engine: Any, family: str, skeleton: str) -> None:
@@ -82,7 +83,9 @@ def test_an_optional_text_may_be_null_or_a_text(family_engine: Any) -> None:
     optional = tool(type="object", properties={"s": {"type": ["string", "null"]}})
     for said, meant in (("null", None), ("nullify", "nullify"), ("5", "5"), ("", "")):
         parser = begin(family_engine("qwen3_coder"), optional, must_call=True).parser()
-        parts = parser.feed(f"\n<function=f>\n<parameter=s>\n{said}\n</parameter>\n</function>\n")
+        parts = parser.feed(
+            f"<tool_call>\n<function=f>\n<parameter=s>\n{said}\n</parameter>\n</function>\n"
+        )
         assert joined(parts).calls[0].input == {"s": meant}
 
 

@@ -159,10 +159,12 @@ def _read(service: Service, body: Body) -> ChatJob:
     options = read_options(service, body, OPENAI, stops="stop_sequences", grammar=grammar)
     tools = _read_tools(body)
     thinking = body.object("thinking").text("type", default=None)
+    budget = body.object("thinking").integer("budget_tokens", default=None, least=1)
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
-    return ChatJob.begin(service.engine.tokenizer, _read_messages(body), options, tools, settings)
+    tokenizer, messages = service.engine.tokenizer, _read_messages(body)
+    return ChatJob.begin(tokenizer, messages, options, tools, settings, budget=budget)
 
 
 def _read_format(body: Body) -> Grammar | None:

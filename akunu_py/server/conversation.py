@@ -13,7 +13,7 @@ from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body, parse_json
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JSONAnswer, finish_word
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Block, ReasoningCounter, Step
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Block, Step
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -182,8 +182,8 @@ def _hold_calls(
         return None, False
 
     def make(*, simple: bool = False) -> str:
-        offered, control = tools.offered, tokenizer.control_tokens
-        grammar = CallGrammar(format_, offered, control, one_call=tools.one_call, simple=simple)
+        offered, by_id = tools.offered, tokenizer.grammar_tokens
+        grammar = CallGrammar(format_, offered, by_id, one_call=tools.one_call, simple=simple)
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source)
         if tools.must_call:
@@ -199,15 +199,9 @@ def _hold_calls(
             source = make_checked(partial(make, simple=True))
         except InvalidRequestError:
             return None, False
-    if chooses_answer:
+    if chooses_answer or tools.must_call:
         return Grammar("lark", source), True
-    wake = Wake(
-        format_.call_start,
-        awake=tools.must_call,
-        think_start=format_.think_start,
-        think_end=format_.think_end,
-        once=tools.must_call or tools.one_call or not format_.call_end,
-    )
+    wake = Wake(format_.call_start, once=tools.one_call or not format_.call_end)
     return Grammar("lark", source, wake), True
 
 
@@ -231,12 +225,14 @@ class ChatJob(Job):
         *,
         continues: bool = True,
         opens: bool = True,
+        budget: int | None = None,
     ) -> "ChatJob":
         """Renders a conversation by the model's template.
 
         If the last message is the assistant's, and text, the answer continues it, unless
         `continues` is false. Without `opens` the prompt does not begin an answer. If the template
-        has no tools, they are ignored, unless a call is required.
+        has no tools, they are ignored, unless a call is required. The `budget` is that of reasoning
+        before a grammar.
         """
         format_ = tokenizer.answer_format
         if tools.must_call and not format_.has_tools:
@@ -249,36 +245,31 @@ class ChatJob(Job):
         if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
             options = replace(options, stop=())
         grammar, holds = _hold_calls(tokenizer, options.grammar, tools)
-        is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
             settings=_variables(tokenizer) | dict(settings),
         )
-        thinking = format_.is_thinking(prompt)
-        if thinking and (begun or tools.must_call or (holds and is_answer)):
-            prompt, thinking = prompt + f"{format_.think_end}\n\n", False
+        reasoning = format_.reasoning(prompt)
         if begun:
+            if reasoning and reasoning.is_open:
+                prompt += f"{format_.think_end}\n\n"
             prompt += tokenizer.as_text(last["content"])
-        if tools.must_call:
-            prompt += format_.call_start
-        if grammar is not None and grammar.wake is not None:
-            grammar = replace(grammar, wake=replace(grammar.wake, thinking=thinking))
+            reasoning = format_.reasoning(prompt, last["content"])
+        if reasoning is not None:
+            reasoning = replace(reasoning, budget=budget)
         if tools.one_call and format_.call_end and not holds:
             options = replace(options, stop=(*options.stop, format_.call_end))
-        # With a grammar and no tools, everything that the model writes is content.
-        parsed_as = AnswerFormat() if is_answer and not holds else format_
         samples = format_.sample_calls(tools.offered)
-        options = replace(options, grammar=grammar, sample_calls=samples)
-        return cls(prompt, options, is_chat=True, tools=tools, format=parsed_as, holds_calls=holds)
+        options = replace(options, grammar=grammar, reasoning=reasoning, sample_calls=samples)
+        return cls(prompt, options, is_chat=True, tools=tools, format=format_, holds_calls=holds)
 
     def blocks(self) -> "Blocks":
-        return Blocks(self.parser(), ReasoningCounter(self.format, str(self.prompt)))
+        return Blocks(self.parser())
 
     def parser(self) -> AnswerParser:
-        offered, prompt = self.tools.offered or None, str(self.prompt)
-        return AnswerParser(self.format, offered, prompt, holds_calls=self.holds_calls)
+        return AnswerParser(self.format, self.tools.offered or None, holds_calls=self.holds_calls)
 
 
 def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
@@ -296,13 +287,11 @@ def _variables(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 class Blocks:
-    """The blocks of one answer, as they grow, and how many of its tokens were reasoning."""
+    """The blocks of one answer, as they grow."""
 
-    def __init__(self, parser: AnswerParser, counter: ReasoningCounter) -> None:
+    def __init__(self, parser: AnswerParser) -> None:
         self.done = parser.done
-        self.reasoning_tokens = 0
         self._parser = parser
-        self._counter = counter
 
     @property
     def calls(self) -> list[Block]:
@@ -318,8 +307,8 @@ class Blocks:
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
         """Takes the next event, or a whole answer; at its end, closes what is open."""
-        self.reasoning_tokens += self._counter.count(source.pieces)
-        yield from self._parser.feed(source.text)
+        thought = sum(piece.thought for piece in source.pieces)
+        yield from self._parser.feed(source.text, thought)
         if source.finish_reason is not None:
             yield from self._parser.finish(cut=finish_word(source.finish_reason) == "length")
 

@@ -290,7 +290,6 @@ class _Reply:
             reason = "max_output_tokens"
         elif any(block.cut for block in self._blocks.calls):
             reason = "stop"
-        reasoning = min(self._blocks.reasoning_tokens, stats.generated_tokens)
         return self._head | {
             "status": "incomplete" if reason else "completed",
             "incomplete_details": {"reason": reason} if reason else None,
@@ -298,7 +297,7 @@ class _Reply:
                 "input_tokens": stats.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": stats.cached_tokens},
                 "output_tokens": stats.generated_tokens,
-                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "output_tokens_details": {"reasoning_tokens": stats.reasoning_tokens},
                 "total_tokens": stats.prompt_tokens + stats.generated_tokens,
             },
             "output": [
