@@ -74,11 +74,13 @@ def merged(messages: Sequence[Message]) -> list[Message]:
 
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
     """An earlier call, whose arguments are in a field of an object with its name. Templates expect
-    them as an object, so they are parsed if they are JSON."""
+    an object; what is none, such as the text of a call that was cut, is put into one."""
     arguments = function.any(field)
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
             arguments = parse_json(arguments)
+    if not isinstance(arguments, dict):
+        arguments = {} if arguments in (None, "") else {"arguments": arguments}
     return made_call(function.text("name", default=""), arguments, id_)
 
 
