@@ -124,8 +124,8 @@ class Tools:
 
 def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
     """The tools that `tool_choice` and `parallel_tool_calls` let the model call."""
-    may_call, must_call, among = _read_tool_choice(body)
-    parallel = body.flag("parallel_tool_calls", default=True)
+    may_call, must_call, among, named = _read_tool_choice(body)
+    parallel = body.flag("parallel_tool_calls", default=True) and not named
     if among is not None:
         offered = [tool for tool in offered if tool["function"]["name"] in among]
     if must_call:
@@ -138,27 +138,27 @@ def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
     return Tools(tuple(offered), must_call, bool(offered) and not parallel)
 
 
-def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None]:
-    """Whether a tool may and whether one must be called, and the names of those that may; None for
-    all. The field is a word, or an object that names one tool by its name or by its type, or
-    several that are allowed."""
+def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None, bool]:
+    """Whether a tool may and whether one must be called; the names of those that may, None for
+    all; and whether it is exactly one call. The field is a word, or an object that names one tool
+    by its name or by its type, or several that are allowed."""
     if not isinstance(body.any("tool_choice"), dict):
         word = body.text("tool_choice", default="auto")
         if word not in ("auto", "none", "required"):
             body.refuse("tool_choice", "must be auto, none, required, or name a tool")
-        return word != "none", word == "required", None
+        return word != "none", word == "required", None, False
     given = body.object("tool_choice")
     if given.text("type", default="") == "allowed_tools":
         allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
         names = (tool.object("function") if tool.has("function") else tool
                  for tool in allowed.objects("tools"))  # fmt: skip
         among = [name.text("name", default="") for name in names]
-        return True, allowed.any("mode") == "required", among
+        return True, allowed.any("mode") == "required", among, False
     function = given.object("function") if given.has("function") else given
     name = function.text("name", default="") or given.text("type", default="")
     if name in ("", "function"):
         given.refuse("function.name", "is missing")
-    return True, True, [name]
+    return True, True, [name], True
 
 
 def _hold_calls(
