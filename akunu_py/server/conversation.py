@@ -167,8 +167,8 @@ def _hold_calls(
     """The grammar of an answer that may call tools, and whether it holds the calls; `answer` is
     that of an answer without calls.
 
-    A call that has to come, or one of a `strict` function, follows its schema, or the request is
-    refused. Other calls follow it as far as it can be followed.
+    A call of a `strict` function follows its schema, or the request is refused. Other calls follow
+    it as far as it can be followed.
     """
     format_ = tokenizer.answer_format
     if not tools.offered:
@@ -176,33 +176,40 @@ def _hold_calls(
     if answer is not None and answer.kind != "json_schema":
         raise InvalidRequestError(f"A {answer.name} cannot be combined with `tools`.")
     chooses_answer = answer is not None and not tools.must_call
-    is_strict = tools.must_call or chooses_answer
-    is_strict |= any(tool["function"].get("strict") is True for tool in tools.offered)
+    strict = [tool for tool in tools.offered if tool["function"].get("strict") is True]
+    is_needed = bool(strict) or tools.must_call or chooses_answer
     if format_.layout is None:
-        if is_strict:
+        if is_needed:
             raise InvalidRequestError("This model's format of calls is not known to this server.")
         return None, False
 
+    def calls(offered: Sequence[dict[str, Any]], *, simple: bool = False) -> CallGrammar:
+        control = tokenizer.control_tokens
+        return CallGrammar(format_, offered, control, one_call=tools.one_call, simple=simple)
+
     def make(*, simple: bool = False) -> str:
-        offered, control = tools.offered, tokenizer.control_tokens
-        grammar = CallGrammar(format_, offered, control, one_call=tools.one_call, simple=simple)
+        grammar = calls(tools.offered, simple=simple)
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source)
         if tools.must_call:
             return grammar.calls_only()
         return grammar.after_mark()
 
+    if strict and (unmet := make_checked(lambda: calls(strict).calls_only()).unmet):
+        why = f"a `strict` one cannot demand {unmet[0]}"
+        raise InvalidRequestError(f"The schemas of the tools cannot be followed: {why}.")
     try:
-        source = make_checked(make)
+        grammar = make_checked(make)
     except InvalidRequestError:
-        if is_strict:
-            raise
         try:
-            source = make_checked(partial(make, simple=True))
+            grammar = make_checked(partial(make, simple=True))
         except InvalidRequestError:
+            if is_needed:
+                raise
             return None, False
+        grammar = replace(grammar, unmet=(*grammar.unmet, "more than names and types of tools"))
     if chooses_answer:
-        return Grammar("lark", source), True
+        return grammar, True
     wake = Wake(
         format_.call_start,
         awake=tools.must_call,
@@ -210,7 +217,7 @@ def _hold_calls(
         think_end=format_.think_end,
         once=tools.must_call or tools.one_call or not format_.call_end,
     )
-    return Grammar("lark", source, wake), True
+    return replace(grammar, wake=wake), True
 
 
 @dataclass(eq=False, kw_only=True)
