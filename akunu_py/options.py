@@ -274,6 +274,7 @@ class Grammar:
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
         wake: when it holds; None for the whole answer.
+        unmet: what a schema demands that the grammar cannot hold an answer to.
 
     Raises:
         InvalidRequestError: if the kind is unknown, or a schema is not JSON.
@@ -282,6 +283,7 @@ class Grammar:
     kind: GrammarKind
     source: str
     wake: Wake | None = None
+    unmet: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in GRAMMAR_NAMES:

@@ -6,6 +6,7 @@ for reasoning. The state is keyed by position: a forward that begins earlier und
 """
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +19,14 @@ import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar, Reasoning, Wake
-from akunu_py.text.json_schema import JSON_STYLE, bounded, closed, one_line
+from akunu_py.text.json_schema import JSON_STYLE, bounded, closed, one_line, readable, unmet_of
 from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
+
+logger = logging.getLogger(__name__)
 
 Masks = npt.NDArray[np.uint32]
 """Which tokens are allowed, one bit per token, `[rows, words of 32 bits]`."""
@@ -334,7 +337,7 @@ def _make_matcher(
     try:
         if grammar.kind == "json_schema":
             source = LLMatcher.grammar_from_json_schema(
-                json.dumps(closed(bounded(json.loads(grammar.source)))),
+                json.dumps(readable(closed(bounded(json.loads(grammar.source))))),
                 defaults=cast("JsonCompileOptions", JSON_STYLE),
             )
         elif grammar.kind == "regex":
@@ -351,6 +354,9 @@ def _make_matcher(
         reason = str(error)
     if reason:
         raise UnreadableRequestError(f"The {grammar.name} cannot be followed: {one_line(reason)}.")
+    if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
+        for unmet in unmet_of(matcher.get_grammar_warnings()):
+            logger.warning("the %s is followed without %s", grammar.name, unmet)
     return matcher
 
 

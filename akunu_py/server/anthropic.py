@@ -187,7 +187,7 @@ def _read_tools(body: Body) -> Tools:
     if word == "tool":
         choice = {"type": "allowed_tools", "mode": choice,
                   "tools": [{"name": given.text("name", default="")}]}  # fmt: skip
-    parallel = not given.flag("disable_parallel_tool_use", default=False)
+    parallel = not given.flag("disable_parallel_tool_use", default=False) and word != "tool"
     tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
     return select_tools(Body({"tool_choice": choice, "parallel_tool_calls": parallel}), tools)
 

@@ -177,20 +177,21 @@ def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
 
 
 def _list_models(service: Service, _: Body) -> Response:
-    return JSONAnswer({"object": "list", "data": [_entry(service)]})
+    entries = [_entry(service, name) for name in service.model_names]
+    return JSONAnswer({"object": "list", "data": entries})
 
 
 def _show_model(service: Service, path: Body) -> Response:
-    entry = _entry(service)
-    if path.any("model") not in (entry["id"], *entry["aliases"]):
-        raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
-    return JSONAnswer(entry)
+    name = path.text("model", default="")
+    if name not in service.model_names:
+        raise NotFoundError(f"There is no such model; this server has {service.model_name}.")
+    return JSONAnswer(_entry(service, name))
 
 
-def _entry(service: Service) -> dict[str, Any]:
+def _entry(service: Service, name: str) -> dict[str, Any]:
     engine = service.engine
     return {
-        "id": service.model_name,
+        "id": name,
         "aliases": list(service.settings.aliases),
         "tags": [],
         "object": "model",

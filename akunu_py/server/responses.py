@@ -183,7 +183,10 @@ def _messages(item: Body) -> Iterator[Message]:
     """The message of an item; none for reasoning, which models do not read again, and for calls
     that OpenAI's service has done itself."""
     kind = item.text("type", default="message")
+    if item.has("id") and not item.has("type", "role", "content"):
+        kind = "item_reference"
     if kind == "message":
+        item.require("content")
         role = item.text("role", default="user")
         if role not in _ROLES:
             item.refuse("role", "must be user, assistant, system or developer")
@@ -191,6 +194,7 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": role, "content": item.joined("content", _TEXTS)}
     elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
         id_ = item.text("call_id", default="")
+        item.require(*(["action"] if kind == "local_shell_call" else ["name"]))
         if kind == "function_call":
             call = call_of(item, id_)
         elif kind == "custom_tool_call":
@@ -202,9 +206,10 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
     elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
         id_ = item.text("call_id", "id", default="")
+        item.require("output")
         yield {"role": "tool", "tool_call_id": id_, "content": item.joined("output", _TEXTS)}
     elif kind == "item_reference":
-        item.refuse("type", "cannot be served: nothing is stored; send the item")
+        item.refuse("id", f"is only a reference to an item: {_UNSTORED}, with `store` false")
     elif kind != "reasoning" and not kind.endswith("_call"):
         item.refuse("type", "is not served")
 

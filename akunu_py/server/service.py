@@ -157,7 +157,12 @@ class Service:
 
     @property
     def model_name(self) -> str:
-        return self.settings.aliases[0] if self.settings.aliases else self.engine.model.name
+        return self.model_names[0]
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of the model for clients; answers have the first."""
+        return self.settings.aliases or (self.engine.model.name,)
 
     @property
     def processing(self) -> int:

@@ -143,7 +143,10 @@ class JobAnswer(Response):
         streams: bool,
         media_type: str = "text/event-stream",
     ) -> None:
-        super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
+        grammar = jobs[0].options.grammar
+        self._warning = _warning(grammar.unmet) if grammar and grammar.unmet else {}
+        headers = {"Cache-Control": "no-cache"} | self._warning
+        super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         self._service = service
         self._jobs = jobs
@@ -155,7 +158,7 @@ class JobAnswer(Response):
             await self._stream(scope, send)
         else:
             value = self._reply.whole(await self._service.complete(self._jobs))
-            await JSONAnswer(value)(scope, receive, send)
+            await JSONAnswer(value, headers=self._warning)(scope, receive, send)
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         body = "http.response.body"
@@ -174,6 +177,12 @@ class JobAnswer(Response):
             chunk = self._reply.report(noted_error(scope, error))
             await send({"type": body, "body": chunk, "more_body": True})
         await send({"type": body, "body": b""})
+
+
+def _warning(unmet: Sequence[str]) -> dict[str, str]:
+    """The header that says what of a schema the answer may not follow."""
+    said = ascii(f"The schema is followed without {', '.join(unmet)}."[:500])
+    return {"Warning": f'299 akunu_py "{said[1:-1]}"'}
 
 
 def spell(spelling: TokenBytes, token: int) -> str:

@@ -137,9 +137,9 @@ class AnswerParser:
 
     Text and reasoning are released immediately, except for text that may begin a mark. Calls are
     released when they are complete, or as they are written if a grammar `holds_calls` to the
-    format's layout. A call that cannot be read is released as text, with its marks; so is every
-    call if `tools` is None. White space after a mark is dropped. `done` are the blocks that have
-    ended.
+    format's layout. A call that cannot be read is released as text, with its marks, unless a limit
+    has cut it; so is every call if `tools` is None. White space after a mark is dropped. `done` are
+    the blocks that have ended.
     """
 
     def __init__(
@@ -186,12 +186,13 @@ class AnswerParser:
 
     def finish(self, *, cut: bool = False) -> Iterator[Step]:
         """Releases the text that was held back because it might have begun a mark, and closes what
-        is open; `cut` is whether a limit has ended the answer."""
+        is open. `cut` is whether a limit has ended the answer: then the beginnings of marks and
+        of calls are no text."""
         self._position, rest, state = self._machine.flush(self._position)
         if state is _State.READ_CALLS:
-            yield from self._unread()
+            yield from () if cut else self._unread()
         else:
-            yield from self._release(state, rest, end="")
+            yield from self._release(state, "" if cut else rest, end="", cut=cut)
         if self._open is not None:
             self._open.cut = cut
         yield from self._close()
@@ -238,7 +239,9 @@ class AnswerParser:
         rest = reader.rest if reader and begun else f"{self._format.call_start}{call}"
         return self._add_text("text", rest)
 
-    def _release(self, state: _State, text: str, *, end: str | None = None) -> Iterator[Step]:
+    def _release(
+        self, state: _State, text: str, *, end: str | None = None, cut: bool = False
+    ) -> Iterator[Step]:
         """Adds a text; `end` is the mark after it, None if the text is not complete."""
         if state is _State.CALLS:
             self._call += text
@@ -248,7 +251,7 @@ class AnswerParser:
             calls = self._format.read_calls(call, self._tools)
             for each in calls:
                 yield from self._add_call(each)
-            if not calls:
+            if not calls and not cut:
                 yield from self._add_text("text", f"{self._format.call_start}{call}{end}")
             return
         if self._after_mark:

@@ -104,6 +104,16 @@ def test_a_call_that_cannot_be_read_is_content(text: str) -> None:
     assert read(AnswerParser(JSON_TOOLS, TOOLS), text) == Part(text)
 
 
+@pytest.mark.parametrize("holds_calls", [False, True])
+def test_a_call_that_a_limit_cuts_is_no_content(*, holds_calls: bool) -> None:
+    text = f"See. <tool_call>\n{JSON_ADD}\n</tool_call>"
+    for length in range(len(text)):
+        parser = AnswerParser(JSON_TOOLS, TOOLS, holds_calls=holds_calls)
+        found = joined([*parser.feed(text[:length]), *parser.finish(cut=True)])
+        assert found.content == "See. "[:length]
+        assert length < text.index("\n</") or found.calls == (ADD,)
+
+
 @pytest.mark.parametrize(
     ("tools", "prompt", "text", "expected"),
     [
