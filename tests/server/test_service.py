@@ -77,16 +77,14 @@ KEPT_ALIVE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "body", "opening", "kept_alive"), KEPT_ALIVE)
+@pytest.mark.parametrize("wanted", KEPT_ALIVE, ids=lambda wanted: wanted[0])
 def test_a_stream_begins_while_its_request_waits_and_is_never_silent(
     held: LiveServer,
     engine: HeldEngine,
     monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    body: dict[str, Any],
-    opening: bytes,
-    kept_alive: bytes,
+    wanted: tuple[str, dict[str, Any], bytes, bytes],
 ) -> None:
+    path, body, opening, kept_alive = wanted
     monkeypatch.setattr(wire, "SILENCE_S", 0.01)
     engine.hold(after=0)
     with held.dial("/completion", completion(n_predict=1)):
