@@ -25,14 +25,14 @@ class EncodedPrompt:
     fills_gap: bool
 
 
-PromptInput = str | Sequence[int] | FillRequest | EncodedPrompt
-"""Text, ids exactly as the model should see them, a gap to fill, or what `encode_prompt` made."""
+PromptInput = str | Sequence[int] | FillRequest
+"""Text, ids exactly as the model should see them, or a gap to fill."""
 
 
 def encode_prompt(
-    model: "TargetModel", asked: PromptInput, options: Options, limit: int
+    model: "TargetModel", asked: PromptInput | EncodedPrompt, options: Options, limit: int
 ) -> EncodedPrompt:
-    """A prompt in ids; any thread may call this.
+    """A prompt in ids, unless it is encoded already; any thread may call this.
 
     Args:
         model: the target.
