@@ -81,12 +81,12 @@ class Runner:
         begun = perf_counter()
         try:
             asked = sequence.asked() if callable(sequence.asked) else sequence.asked
-            sequence.prompt, sequence.end_tokens, sequence.fills_gap = encode_prompt(
-                self._model, asked, sequence.options, self._prefixes.limit
-            )
+            encoded = encode_prompt(self._model, asked, sequence.options, self._prefixes.limit)
         except BaseException as error:
             self._fail(sequence, error)
         else:
+            sequence.prompt = list(encoded.tokens)
+            sequence.end_tokens, sequence.fills_gap = encoded.end_tokens, encoded.fills_gap
             sequence.tokens = list(sequence.prompt)
             sequence.phase = Phase.WAITING
             sequence.stats.prompt_tokens = len(sequence.prompt)

@@ -28,7 +28,7 @@ from akunu_py.server.conversation import count_tokens as count
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
-from akunu_py.server.wire import Endpoint, JobAnswer, finish_word, named_sse, new_id
+from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, named_sse, new_id
 from akunu_py.stats import Stats
 from akunu_py.text.answer_parser import Block, Step
 
@@ -73,22 +73,23 @@ ENDPOINTS: Final = (
 )
 
 
-class _Reply:
+class _Reply(Reply):
     """Writes an answer as content blocks, or as the events that tell how they grow."""
 
     def __init__(self, blocks: Blocks, model: str) -> None:
         self._blocks = blocks
-        self._begun = False
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model}
 
+    def begin(self, stats: Stats) -> Iterator[bytes]:
+        usage = _usage(stats) | {"output_tokens": 0}
+        empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        yield named_sse("message_start", {"message": self._head | empty | {"usage": usage}})
+        yield self.keep_alive()
+
+    def keep_alive(self) -> bytes:
+        return named_sse("ping", {})
+
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        if not self._begun:
-            self._begun = True
-            usage = _usage(event.stats) | {"output_tokens": 0}
-            empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-            start = self._head | empty | {"usage": usage}
-            yield named_sse("message_start", {"message": start})
-            yield named_sse("ping", {})
         for step in self._blocks.feed(event):
             for name, fields in _events(step):
                 yield named_sse(name, {"index": step[1].index} | fields)

@@ -29,6 +29,7 @@ from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    Reply,
     described_logprobs,
     finish_word,
     json_line,
@@ -111,7 +112,7 @@ def _respond(
     return JobAnswer(service, [job], reply, streams=streams, media_type=NDJSON)
 
 
-class _Reply:
+class _Reply(Reply):
     """Formats one completion: its blocks as `message`, or the text as `response` if they are None.
 
     The end repeats the `context`, the ids before a `response`, if there are any. With
@@ -128,6 +129,9 @@ class _Reply:
         self._blocks = blocks
         self._context = list(context)
         self._no_text: dict[str, Any] = {"response": ""} if blocks is None else _NOTHING
+
+    def keep_alive(self) -> bytes:
+        return b""  # lines of JSON have no comments
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
         text, shown = self._text(event), self._shown(event)

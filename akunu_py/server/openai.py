@@ -26,6 +26,7 @@ from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    Reply,
     bounded,
     finish_word,
     new_id,
@@ -78,7 +79,7 @@ def respond(
     return JobAnswer(service, jobs, reply, streams=streams)
 
 
-class _Reply:
+class _Reply(Reply):
     """Puts choices into one response, or into chunks, the last of which has the timings."""
 
     def __init__(

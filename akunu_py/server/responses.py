@@ -36,12 +36,14 @@ from akunu_py.server.service import Service
 from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
+    Reply,
     finish_word,
     named_sse,
     new_id,
     prompt_progress,
     timings,
 )
+from akunu_py.stats import Stats
 from akunu_py.text.answer_parser import Block, Step
 
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
@@ -222,7 +224,7 @@ def _without_oldest(messages: list[Message]) -> list[Message]:
     return [*messages[:first], *messages[turns[0] :]] if turns else []
 
 
-class _Reply:
+class _Reply(Reply):
     """Writes an answer as a response with items, or as the events that tell how they grow."""
 
     def __init__(
@@ -232,7 +234,6 @@ class _Reply:
         self._kinds = kinds
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._numbers = count()
-        self._begun = False
         self._head = {
             "id": new_id("resp_"),
             "object": "response",
@@ -259,11 +260,14 @@ class _Reply:
             "user": body.any("user"),
         }
 
+    def begin(self, stats: Stats) -> Iterator[bytes]:
+        yield self._event("created", {"response": self._head})
+        yield self.keep_alive()
+
+    def keep_alive(self) -> bytes:  # Codex counts events, and no comments
+        return self._event("in_progress", {"response": self._head})
+
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        if not self._begun:
-            self._begun = True
-            yield self._event("created", {"response": self._head})
-            yield self._event("in_progress", {"response": self._head})
         if progress := prompt_progress(event):
             yield self._event("in_progress", {"response": self._head} | progress)
         timed = {"timings": timings(event.stats)} if self._times_tokens else {}
