@@ -23,6 +23,7 @@ from akunu_py.options import ModelOptions
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
 """With this environment variable, errors are printed with their traceback."""
 
+_LAST_STREAM: Final = 2
 _DEFECT, _REFUSED, _RANK_LOST, _INTERRUPTED, _NO_READER = 1, 2, 3, 130, 141
 
 
@@ -32,6 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: after `--help` or `--version` has been printed.
     """
+    _fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -56,6 +58,15 @@ def main(words: Sequence[str] | None = None) -> int:
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _report(f"{what} (a defect; {DEBUG_VARIABLE}=1 shows where)", _DEFECT)
     return code
+
+
+def _fill_closed_streams() -> None:
+    """Opens something in place of standard streams that are closed: a file that got one of their
+    numbers could not be read by MLX, or would be written to by libraries."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
+        pass
+    os.close(number)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115  (`print` would take stdout)
 
 
 def _run(invocation: Invocation) -> int:

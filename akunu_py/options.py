@@ -232,29 +232,40 @@ GRAMMAR_NAMES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How a model marks the reasoning that its answer may begin with. Grammars and stop strings
+    concern what comes after it; marks in there are only text.
+
+    Attributes:
+        start, end: the marks around it.
+        is_open: whether the prompt ends with the first one.
+        budget: how many tokens it may have before a grammar; None sets no limit.
+    """
+
+    start: str
+    end: str
+    is_open: bool = False
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """When a grammar holds for parts of an answer only: each begins with a mark that the model has
     emitted, and ends where the grammar is complete.
 
     Attributes:
         mark: the text, or control tokens, that the grammar itself begins with.
-        awake: whether the prompt ends with the mark.
-        thinking: whether the prompt ends inside reasoning.
-        think_start, think_end: around reasoning, in which the mark is only text.
         once: whether the answer ends with the first part.
     """
 
     mark: str
-    awake: bool = False
-    thinking: bool = False
-    think_start: str = ""
-    think_end: str = ""
     once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar that the whole answer must match, or, with `wake`, parts of it.
+    """A grammar that the whole answer must match, but for its reasoning, or, with `wake`, parts of
+    it.
 
     An invalid schema, expression or grammar is refused when the request begins.
 
@@ -263,6 +274,7 @@ class Grammar:
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
         wake: when it holds; None for the whole answer.
+        unmet: what a schema demands that the grammar cannot hold an answer to.
 
     Raises:
         InvalidRequestError: if the kind is unknown, or a schema is not JSON.
@@ -271,6 +283,7 @@ class Grammar:
     kind: GrammarKind
     source: str
     wake: Wake | None = None
+    unmet: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in GRAMMAR_NAMES:
@@ -359,6 +372,9 @@ class Options:
         "and so compute all of it", flag=None)
     grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema",
         flag="--schema", read=_schema_file, metavar="FILE")
+    reasoning: Reasoning | None = option(None, "the reasoning that the answer may begin with, in "
+        "which no grammar and no stop string holds; None takes everything for the answer",
+        flag=None)
     priority: int = option(0, "requests with a lower number go first, as in vLLM", flag=None)
     project: str | None = option(None, "the only one of the engine's indexed folders to draft "
         "from; None takes all, an empty name none", flag=None)

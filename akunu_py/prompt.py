@@ -1,6 +1,8 @@
 """The input of a request as ids that fit the model."""
 
+from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
 
@@ -12,14 +14,25 @@ from akunu_py.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from akunu_py.model.target_model import TargetModel
 
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """The ids of a prompt, as compact as its text; those that end its answer; and whether that
+    fills a gap."""
+
+    tokens: "array[int]"
+    end_tokens: frozenset[int]
+    fills_gap: bool
+
+
 PromptInput = str | Sequence[int] | FillRequest
 """Text, ids exactly as the model should see them, or a gap to fill."""
 
 
 def encode_prompt(
-    model: "TargetModel", asked: PromptInput, options: Options, limit: int
-) -> tuple[list[int], frozenset[int], bool]:
-    """The ids of a prompt, those that end its answer, and whether that fills a gap.
+    model: "TargetModel", asked: PromptInput | EncodedPrompt, options: Options, limit: int
+) -> EncodedPrompt:
+    """A prompt in ids, unless it is encoded already; any thread may call this.
 
     Args:
         model: the target.
@@ -34,6 +47,8 @@ def encode_prompt(
             is cut to fit.
     """
     tokenizer = model.tokenizer
+    if isinstance(asked, EncodedPrompt):
+        return asked
     if isinstance(asked, FillRequest):
         longest = DEFAULT_MAX_TOKENS if options.max_tokens is None else options.max_tokens
         filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
@@ -63,7 +78,7 @@ def encode_prompt(
             limit=limit,
         )
     gap = isinstance(asked, FillRequest) or fills_gap(tokenizer, tokens)
-    return tokens, end_tokens | tokenizer.end_tokens, gap
+    return EncodedPrompt(array("I", tokens), end_tokens | tokenizer.end_tokens, gap)
 
 
 def encode_references(

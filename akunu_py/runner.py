@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from copy import copy
 from functools import wraps
 from time import perf_counter
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch
@@ -57,7 +57,7 @@ def _refusing_others(
         with self.owner.working():
             return method(self, *args, **named)
 
-    return refusing
+    return cast("Callable[Concatenate[Runner, _P], _T]", refusing)
 
 
 class Runner:
@@ -102,12 +102,12 @@ class Runner:
         begun = perf_counter()
         try:
             asked = sequence.asked() if callable(sequence.asked) else sequence.asked
-            sequence.prompt, sequence.end_tokens, sequence.fills_gap = encode_prompt(
-                self._model, asked, sequence.options, self._prefixes.limit
-            )
+            encoded = encode_prompt(self._model, asked, sequence.options, self._prefixes.limit)
         except BaseException as error:
             self._fail(sequence, error)
         else:
+            sequence.prompt = list(encoded.tokens)
+            sequence.end_tokens, sequence.fills_gap = encoded.end_tokens, encoded.fills_gap
             sequence.tokens = list(sequence.prompt)
             sequence.phase = Phase.WAITING
             sequence.stats.prompt_tokens = len(sequence.prompt)
@@ -283,7 +283,8 @@ class Runner:
                 yield Event(Round(finish=finish), (), stats, scored)
                 return
             self._prefixes.share(slot, prompt)
-            text = TextStream(self._model.tokenizer.detokenizer(prompt), options.stop)
+            detokenizer = self._model.tokenizer.detokenizer(prompt)
+            text = TextStream(detokenizer, options.stop, options.reasoning)
             with closing(self._decode(sequence, slot)) as rounds:
                 next(rounds)  # submits the first forward, which may be one with others
                 sequence.phase = Phase.DECODING
@@ -416,4 +417,5 @@ def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
         if text.stop:
             outcome.finish = Finish.STOP
     sequence.stats.add(outcome)
+    sequence.stats.reasoning_tokens = text.reasoning_tokens
     return Event(outcome, tuple(pieces), copy(sequence.stats), stop=text.stop)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
-from akunu_py.prompt import PromptInput
+from akunu_py.prompt import EncodedPrompt, PromptInput
 from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Sequence:
         chunks, rounds: how many it had.
     """
 
-    asked: PromptInput | Callable[[], PromptInput]
+    asked: PromptInput | EncodedPrompt | Callable[[], PromptInput]
     options: Options = field(default_factory=Options)
     kind: Kind = Kind.COMPLETION
     sampler: "Sampler | None" = None

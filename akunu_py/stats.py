@@ -26,6 +26,7 @@ class Stats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    reasoning_tokens: int = 0
     target_forwards: int = 0
     shared_forwards: int = 0
     target_tokens: int = 0

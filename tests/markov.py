@@ -12,7 +12,6 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Wake
 from akunu_py.sampling.constraint import Constraint, GrammarPart
 
 Table = npt.NDArray[np.float64]
@@ -108,10 +107,9 @@ def letters_constraint(regex: str) -> Constraint:
     """Keeps the answer to a prompt of one token to a regular expression over letters."""
     tokenizer = LLTokenizer(TokenizerWrapper(_Letters()))
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(regex), log_level=0)
-    wake = Wake("", awake=True, once=True)
     part, size = GrammarPart(matcher, 1), VOCABULARY + 1
     return Constraint(
-        lambda _: part, lambda _: b"", wake, first=part, start=1, vocabulary=size, predicted=size
+        lambda _: part, lambda _: b"", None, first=part, start=1, vocabulary=size, predicted=size
     )
 
 

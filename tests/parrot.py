@@ -13,7 +13,7 @@ import mlx.core as mx
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
-from tests.tiny_model import VOCABULARY, write_tiny_model
+from tests.tiny_model import VOCABULARY, rename_tokens, write_tiny_model
 
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n<tools>{% for tool in tools %}{{ tool | tojson }}\n"
@@ -70,19 +70,9 @@ def parrot_engine(folder: Path) -> Engine:
     (folder / "tokenizer_config.json").write_text(
         json.dumps(settings | {"chat_template": TEMPLATE})
     )
-    _think_instead_of_filling(folder / "tokenizer.json")
+    rename_tokens(folder / "tokenizer.json", "<think>", "</think>", "<none>")
     backend = find_backend()
     model = load_target(str(folder), backend)
     ids = [model.tokenizer.encode(text)[0] for text in ("<|im_start|>", "<|im_end|>", "\n")]
     model.network = ParrotNetwork(*ids)
     return Engine(model, backend)
-
-
-def _think_instead_of_filling(vocabulary_file: Path) -> None:
-    """Renames the tokens around gaps into those around thoughts, which are told as they are."""
-    vocabulary = json.loads(vocabulary_file.read_text())
-    names = {"<|fim_prefix|>": "<think>", "<|fim_middle|>": "</think>", "<|fim_suffix|>": "<none>"}
-    for token in vocabulary["added_tokens"]:
-        if token["content"] in names:
-            token |= {"content": names[token["content"]], "special": False}
-    vocabulary_file.write_text(json.dumps(vocabulary))

@@ -16,7 +16,7 @@ from akunu_py.options import Options, Sampling
 from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import Step
 from akunu_py.text.call_reader import ToolCall
-from tests.tiny_model import CHAT_TEMPLATE, write_tiny_model
+from tests.tiny_model import CHAT_TEMPLATE, rename_tokens, write_tiny_model
 
 NAME = "call_it"
 FAMILIES = {
@@ -34,9 +34,16 @@ FAMILIES = {
     "longcat": "<longcat_tool_call>",
     "pythonic": "<|tool_call_start|>",
     "gemma4": "<|tool_call><tool_call|>",
+    "qwen3": '<tool_call>{"name": tool_call.name}',
+    "glm4.7": "<arg_key>",
 }
 """What mlx-lm tells a family by; as a comment in the tiny model's template."""
-MAIN = ("hermes", "llama3", "mistral", "qwen3_coder", "glm")
+MAIN = ("hermes", "llama3", "mistral", "qwen3_coder", "glm", "qwen3")
+_ADDED = {
+    "qwen3": ("<tool_call>", "</tool_call>", "<think>"),
+    "glm4.7": ("<tool_call>", "<arg_key>", "</arg_value>"),
+}
+"""Marks that are tokens of their own here, but no control tokens; elsewhere they are only text."""
 MESSAGES = [{"role": "user", "content": "Call a function."}]
 
 
@@ -61,6 +68,8 @@ def joined(steps: Iterable[Step]) -> Part:
 def engine_of(family: str, folder: Path) -> Engine:
     """The tiny model as one of a family."""
     path = write_tiny_model(folder) / "tokenizer_config.json"
+    if family in _ADDED:
+        rename_tokens(folder / "tokenizer.json", *_ADDED[family])
     template = f"{CHAT_TEMPLATE}{{# {FAMILIES[family]} #}}"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
     return akunu_py.load(str(folder))
@@ -85,7 +94,8 @@ def check_call(engine: Engine, seed: int) -> Completion:
     assert not found.content
     format_ = engine.tokenizer.answer_format
     if call.arguments != "{}" or "longcat" not in format_.call_start:
-        assert format_.read_calls(completion.text.removesuffix(format_.call_end), tools)
+        text = completion.text.removeprefix(format_.call_start).removesuffix(format_.call_end)
+        assert format_.read_calls(text, tools)
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     assert is_valid(json.loads(call.arguments), schemas[call.name]), call
     return completion

@@ -65,6 +65,7 @@ WITHOUT_MLX = (
     "tokens.py",
     "errors.py",
     "machine/blas.py",
+    "machine/memory.py",
     "model/files.py",
     "text/stream.py",
 )

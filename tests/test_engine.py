@@ -216,7 +216,7 @@ def test_other_threads_are_refused(engine: Engine, use: Callable[[Engine], objec
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forked children")
 def test_forked_children_are_refused(engine: Engine, tiny_model_dir: Path) -> None:
-    uses = (*USES, lambda _: akunu_py.load(str(tiny_model_dir)))
+    uses: list[Callable[[Engine], object]] = [*USES, lambda _: akunu_py.load(str(tiny_model_dir))]
     child = os.fork()
     if child == 0:
         refused = 0

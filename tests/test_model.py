@@ -8,10 +8,11 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from mlx_lm import utils
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, find_backend
-from akunu_py.model.files import bundled_model, find_model, model_name
+from akunu_py.model.files import bundled_model, find_model, model_name, tokenizer_fingerprint
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
 
@@ -30,6 +31,22 @@ def change_config(folder: Path, **changes: object) -> None:
 def remove(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).unlink()
+
+
+def without_a_shard(folder: Path) -> None:
+    weights = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(weights, dict)
+    first, *others = sorted(weights)
+    kept, lost = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+    mx.save_safetensors(str(folder / kept), {first: weights[first]}, {"format": "mlx"})
+    places = {first: kept} | dict.fromkeys(others, lost)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    remove(folder, "model.safetensors")
+
+
+def folder_for_weights(folder: Path) -> None:
+    remove(folder, "model.safetensors")
+    (folder / "model.safetensors").mkdir()
 
 
 def own_code(folder: Path) -> None:
@@ -63,6 +80,8 @@ def own_code(folder: Path) -> None:
         (own_code, "runs Python code of its own; if you trust it, use --trust-remote-code"),
         (lambda folder: remove(folder, "tokenizer.json", "tokenizer_config.json"), "does not load"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "does not load"),
+        (without_a_shard, "has no model-00002-of-00002.safetensors, a part of its weights"),
+        (folder_for_weights, "model.safetensors is not a file"),
     ],
 )
 def test_a_broken_model_is_one_sentence(
@@ -125,6 +144,7 @@ def test_a_tokenizer_alone_fetches_no_weights(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     load_tokenizer("mlx-community/some-model")
     find_model("mlx-community/some-model")
+    assert set(fetched[1]) == set(utils.DEFAULT_ALLOW_PATTERNS)
     assert [any("safetensors" in pattern for pattern in patterns) for patterns in fetched] == [
         False,
         True,
@@ -146,6 +166,24 @@ def test_a_model_keeps_the_name_that_the_user_gave(tmp_path: Path) -> None:
     assert model_name("mlx-community/Qwen3-4B-4bit", snapshot) == "mlx-community/Qwen3-4B-4bit"
     assert model_name("/models/llama", Path("/models/llama")) == "llama"
     assert model_name("ember", Path("/package/bundled/ember")) == "ember"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tokenizer_config.json",
+        "tiktoken.model",
+        "tokenizer.jsonl",
+        "tokenization_kimi.py",
+        "vocab.txt",
+    ],
+)
+def test_every_file_of_a_tokenizer_is_in_its_fingerprint(copy: Path, name: str) -> None:
+    before = tokenizer_fingerprint(copy)
+    (copy / "README.md").write_text("more")
+    assert tokenizer_fingerprint(copy) == before
+    (copy / name).write_text("{}")
+    assert tokenizer_fingerprint(copy) != before
 
 
 def test_code_of_a_model_runs_only_if_it_is_trusted(copy: Path) -> None:

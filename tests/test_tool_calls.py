@@ -65,10 +65,11 @@ def answer(engine: Engine, job: ChatJob, sampling: Sampling, tokens: int) -> tup
 @pytest.mark.parametrize(
     ("family", "skeleton"),
     [
-        ("hermes", '\n{"name": "write_file", "arguments": {"path": "'),
-        ("llama3", 'write_file", "parameters": {"path": "'),
-        ("qwen3_coder", "\n<function=write_file>\n<parameter=path>\n"),
-        ("minimax", '\n<invoke name="write_file">\n<parameter name="path">'),
+        ("hermes", '<tool_call>\n{"name": "write_file", "arguments": {"path": "'),
+        ("qwen3", '<tool_call>\n{"name": "write_file", "arguments": {"path": "'),
+        ("llama3", '{"name": "write_file", "parameters": {"path": "'),
+        ("qwen3_coder", "<tool_call>\n<function=write_file>\n<parameter=path>\n"),
+        ("minimax", '<minimax:tool_call>\n<invoke name="write_file">\n<parameter name="path">'),
     ],
 )
 def test_what_a_call_begins_with_is_drafted(family_engine: Any, family: str, skeleton: str) -> None:
@@ -82,28 +83,48 @@ def test_an_optional_text_may_be_null_or_a_text(family_engine: Any) -> None:
     optional = tool(type="object", properties={"s": {"type": ["string", "null"]}})
     for said, meant in (("null", None), ("nullify", "nullify"), ("5", "5"), ("", "")):
         parser = begin(family_engine("qwen3_coder"), optional, must_call=True).parser()
-        parts = parser.feed(f"\n<function=f>\n<parameter=s>\n{said}\n</parameter>\n</function>\n")
+        parts = parser.feed(
+            f"<tool_call>\n<function=f>\n<parameter=s>\n{said}\n</parameter>\n</function>\n"
+        )
         assert joined(parts).calls[0].input == {"s": meant}
 
 
+def strict(given: dict[str, Any]) -> dict[str, Any]:
+    return given | {"function": given["function"] | {"strict": True}}
+
+
+@pytest.mark.parametrize(("family", "name"), [("pythonic", "get-it"), ("hermes", "a b")])
+def test_a_name_that_cannot_be_written_is_refused_if_it_has_to_be(
+    family_engine: Any, family: str, name: str
+) -> None:
+    engine, given = family_engine(family), tool(name, type="object")
+    with pytest.raises(InvalidRequestError):
+        begin(engine, given, must_call=True)
+    with pytest.raises(InvalidRequestError):
+        begin(engine, strict(given))
+    begin(engine, given)
+
+
+def assert_only_strict_refuses(engine: Engine, given: dict[str, Any]) -> None:
+    for must_call in (False, True):
+        with pytest.raises(InvalidRequestError):
+            begin(engine, strict(given), must_call=must_call)
+        grammar = begin(engine, given, strict(WRITE), must_call=must_call).options.grammar
+        assert grammar is not None
+        assert grammar.unmet
+
+
 @pytest.mark.parametrize(
-    ("family", "name", "schema"),
+    ("family", "schema"),
     [
-        ("pythonic", "get-it", {"type": "object"}),
-        ("qwen3_coder", "f", {"allOf": [{"type": "object"}]}),
-        ("hermes", "f", {"properties": {"a": {"type": "string", "pattern": "(?=x)y("}}}),
-        ("hermes", "a b", {"type": "object"}),
+        ("qwen3_coder", {"allOf": [{"type": "object"}]}),
+        ("hermes", {"properties": {"a": {"type": "string", "pattern": "(?=x)y("}}}),
     ],
 )
-def test_what_cannot_be_followed_is_refused_if_it_has_to_be(
-    family_engine: Any, family: str, name: str, schema: dict[str, Any]
+def test_schemas_that_cannot_be_followed_are_refused(
+    family_engine: Any, family: str, schema: dict[str, Any]
 ) -> None:
-    given = tool(name, **schema)
-    with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), given, must_call=True)
-    with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), given | {"function": given["function"] | {"strict": True}})
-    begin(family_engine(family), given)
+    assert_only_strict_refuses(family_engine(family), tool(**schema))
 
 
 @pytest.mark.parametrize("opening", ["<", "{"])
@@ -142,9 +163,7 @@ def test_values_that_a_layout_cannot_follow_are_refused(
     family_engine: Any, family: str, value: dict[str, Any]
 ) -> None:
     given = tool(type="object", properties={"a": value}, required=["a"])
-    with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), given, must_call=True)
-    begin(family_engine(family), given)
+    assert_only_strict_refuses(family_engine(family), given)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +180,7 @@ def test_arguments_that_a_layout_cannot_follow_are_refused(
     family_engine: Any, family: str, demand: dict[str, Any]
 ) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}
-    with pytest.raises(InvalidRequestError):
-        begin(family_engine(family), tool(**schema | demand), must_call=True)
+    assert_only_strict_refuses(family_engine(family), tool(**schema | demand))
 
 
 @pytest.mark.parametrize(

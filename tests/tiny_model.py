@@ -86,3 +86,14 @@ def write_tokenizer(folder: Path) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def rename_tokens(vocabulary_file: Path, *names: str) -> None:
+    """Renames the tokens around gaps into others that are no control tokens: marks of thoughts and
+    calls are such tokens in many vocabularies."""
+    vocabulary = json.loads(vocabulary_file.read_text())
+    renamed = dict(zip(SPECIAL_TOKENS[3:], names, strict=True))
+    for token in vocabulary["added_tokens"]:
+        if token["content"] in renamed:
+            token |= {"content": renamed[token["content"]], "special": False}
+    vocabulary_file.write_text(json.dumps(vocabulary))

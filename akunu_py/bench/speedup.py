@@ -407,7 +407,7 @@ def _shares(engine: Engine, pairs: Sequence[SpeedupPair]) -> dict[str, float] | 
 
 
 def _seconds_to_text(engine: Engine, pair: SpeedupPair) -> float:
-    text = TextStream(engine.tokenizer.detokenizer(pair.task.case.prompt), ())
+    text = TextStream(engine.tokenizer.detokenizer(pair.task.case.prompt))
     begun = perf_counter()
     for token in pair.completion.tokens:
         text.feed(token, drafted=False)

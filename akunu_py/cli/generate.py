@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from akunu_py.cli.conversation import system_messages
 from akunu_py.cli.loading import load_engine
-from akunu_py.cli.render import AnswerWriter, prefill_bar, prompt_line, stats_line, tell
+from akunu_py.cli.render import (
+    UNFINISHED,
+    AnswerWriter,
+    prefill_bar,
+    prompt_line,
+    stats_line,
+    tell,
+)
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
 from akunu_py.events import Completion
@@ -20,6 +27,8 @@ if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
 _STANDARD_INPUT = "-"
+_CUT = 4
+"""The exit code of an answer that ended before its JSON did."""
 
 
 def run(settings: GenerateSettings) -> int:
@@ -49,19 +58,25 @@ def run(settings: GenerateSettings) -> int:
     if settings.verbose:
         tell(f"{prompt_line(completion.stats)} · peak memory {peak_memory_bytes() / 1e9:.2f} GB")
     engine.save_prompts(closing=True)
+    if settings.options.grammar is not None and completion.finish_reason in UNFINISHED:
+        why = UNFINISHED[completion.finish_reason]
+        tell(f"The JSON is not complete: {why}. Allow more with --max-tokens.")
+        return _CUT
     return 0
 
 
 def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Completion:
     asked: PromptInput = prompt
+    options = replace(settings.options, reports_progress=True)
     if settings.as_question:
         said = system_messages(settings.system_prompt)
         asked = ChatTranscript(engine.tokenizer, said).prompt_for(prompt)
         asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
+        if not settings.prefill_response:
+            options = replace(options, reasoning=engine.tokenizer.reasoning)
     elif settings.suffix is not None:
         asked = FillRequest(prompt, settings.suffix)
     completion = Completion(engine.model.name)
-    options = replace(settings.options, reports_progress=True)
     writer = AnswerWriter(sys.stdout, show_drafts=settings.show_drafts)
     bar = prefill_bar(sys.stderr)
     try:

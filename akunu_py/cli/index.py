@@ -29,7 +29,7 @@ def run(settings: IndexSettings) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     folders = [project_folder(path) for path in settings.paths]
     for folder in folders:
-        if folder in (Path(folder.anchor), Path(os.path.realpath(Path.home()))):
+        if folder in (Path(folder.anchor), Path(os.path.realpath(os.path.expanduser("~")))):
             raise InvalidRequestError(f"{folder} is no project: name a folder in it.")
     store = MemoryStore()
     if settings.forgets_all:

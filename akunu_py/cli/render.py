@@ -39,11 +39,12 @@ _LONG_PROMPT: Final = 4096
 _LONG_WAIT_S: Final = 1.0
 _NO_WIDTH: Final = frozenset(("Mn", "Me", "Cf"))
 _NEARLY_FULL: Final = 0.75
-_ENDINGS: Final = {
+UNFINISHED: Final = {
     Finish.LENGTH: "stopped at the token limit",
     Finish.CANCELLED: "interrupted",
     Finish.CONTEXT: "the context is full",
 }
+"""How answers end that the model has not ended."""
 
 
 def printable(text: str) -> str:
@@ -290,8 +291,8 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
     used = (stats.prompt_tokens + stats.generated_tokens) / context_limit if context_limit else 0
     if used >= _NEARLY_FULL:
         facts.append(f"context {used:.0%} full")
-    if finish in _ENDINGS:
-        facts.append(_ENDINGS[finish])
+    if finish in UNFINISHED:
+        facts.append(UNFINISHED[finish])
     return " · ".join(facts)
 
 

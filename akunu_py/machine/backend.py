@@ -1,8 +1,7 @@
-"""The machine: its MLX device and its memory. Every decision that depends on the device is here."""
+"""The machine: its MLX device. Every decision that depends on the device is here."""
 
 import os
 import platform
-import re
 import resource
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from typing import Final, Literal, cast
 
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
+from akunu_py.machine.memory import free_memory_bytes
 from akunu_py.machine.owner import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 
@@ -156,6 +156,12 @@ def _found() -> tuple[Backend, int]:
     """What this process runs on, and its number."""
     blas = load_blas()
     try:
+        os.getcwd()
+    except OSError as error:
+        raise BackendError(
+            "The working directory was deleted; change to another one, for example with `cd`."
+        ) from error
+    try:
         import mlx.core as mx  # noqa: PLC0415  (its absence is reported here)
     except ImportError as error:
         raise BackendError(_NO_BACKEND) from error
@@ -174,15 +180,6 @@ def peak_memory_bytes() -> int:
     import mlx.core as mx  # noqa: PLC0415  (takes a while)
 
     return mx.get_peak_memory()
-
-
-def free_memory_bytes() -> int:
-    """Free bytes of memory for weights and caches."""
-    with suppress(OSError):
-        if free := re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text()):
-            return int(free[1]) * 1024
-    # macOS does not report it: assume half of the installed memory.
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def other_load() -> float:

@@ -80,6 +80,7 @@ def _load(path: str | None, threads: int) -> bool:
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, str(threads))
     try:
+        os.getcwd()  # if it was deleted, MKL would end the process
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
     except OSError:
         return False
@@ -88,7 +89,7 @@ def _load(path: str | None, threads: int) -> bool:
 
 def _find_mkl() -> str | None:
     """The library in the `lib` folder of the environment or of the user, where pip puts it."""
-    user_base = os.environ.get("PYTHONUSERBASE", str(Path.home() / ".local"))
+    user_base = os.environ.get("PYTHONUSERBASE", os.path.expanduser("~/.local"))
     for prefix in (sys.prefix, user_base):
         for library in sorted(Path(prefix, "lib").glob("libmkl_rt.so*"), reverse=True):
             return str(library)

@@ -5,6 +5,7 @@ A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`.
 
 import json
 import os
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -13,10 +14,15 @@ from akunu_py.errors import ModelLoadError
 from akunu_py.options import BUNDLED_MODEL
 
 _TOKENIZER_FILES: Final = (
-    "tokenizer.json", "tokenizer.model", "vocab.*", "merges.txt", "added_tokens.json", "*.tiktoken",
+    "tokenizer*", "tokenization*.py", "vocab*", "merges.txt", "added_tokens.json",
+    "special_tokens_map.json", "*.tiktoken", "tiktoken.model",
 )  # fmt: skip
 _WEIGHTS: Final = "model*.safetensors"
-_HUB_FILES: Final = ("*.json", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja")
+_HUB_FILES: Final = (
+    "*.json", "*.jsonl", "*.py", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.txt",
+    "*.jinja",
+)  # fmt: skip
+"""Those of mlx-lm, but for the weights."""
 
 
 def bundled_model() -> Path:
@@ -53,11 +59,27 @@ def tokenizer_fingerprint(folder: Path) -> bytes:
     """A hash (32 bytes) of the files that decide which ids a text has."""
     digest = sha256()
     found = {path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)}
-    for path in sorted(found):
+    for path in sorted(path for path in found if path.is_file()):
         content = path.read_bytes()
         digest.update(f"{path.name}\n{len(content)}\n".encode())
         digest.update(content)
     return digest.digest()
+
+
+def fault_of_weights(folder: Path) -> str | None:
+    """What can be seen to be wrong with the files of a model's weights, in a sentence."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        for name in sorted(set(index["weight_map"].values())):
+            if not (folder / name).exists():
+                return f"{folder} has no {name}, a part of its weights; download the model again."
+    paths = list(folder.glob(_WEIGHTS))
+    for path in paths:
+        if not path.is_file():
+            return f"{path} is not a file; download the model again."
+        if not os.access(path, os.R_OK):
+            return f"This user may not read {path}; change its permissions."
+    return None if paths else f"{folder} has no {_WEIGHTS}: its weights are missing."
 
 
 def find_adapter(path: str) -> Path:
@@ -95,7 +117,8 @@ def _checked(folder: Path) -> Path:
             "use a model in safetensors form, for example from mlx-community."
         ) from None
     except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{config} cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ModelLoadError(f"{config} cannot be read: {reason}.") from error
     if not isinstance(settings, dict):
         raise ModelLoadError(f"{config} is not a JSON object.")
     return folder

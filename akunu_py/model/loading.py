@@ -18,7 +18,7 @@ from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, WeightLayout
 from akunu_py.model.cpu.network import with_fused_layers
-from akunu_py.model.files import find_adapter, find_model, model_name
+from akunu_py.model.files import fault_of_weights, find_adapter, find_model, model_name
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
@@ -218,9 +218,10 @@ def _what_failed(folder: Path, error: BaseException) -> str:
             f"{folder} has the architecture {unknown[1]!r}, which the installed mlx-lm does not "
             "know; a newer mlx-lm may."
         )
-    if isinstance(error, FileNotFoundError) and "safetensors" in reason:
-        return f"{folder} has no model*.safetensors: its weights are missing."
-    if isinstance(error, RuntimeError) or "safetensors" in reason:  # MLX reading the file
+    is_unread = isinstance(error, RuntimeError) or "safetensors" in reason  # MLX reading the file
+    if (is_unread or "parameters" in reason) and (fault := fault_of_weights(folder)):
+        return fault
+    if is_unread:
         return f"The weights in {folder} cannot be read, so download them again ({reason})."
     if "trust_remote_code" in reason:
         return f"{folder} runs Python code of its own; if you trust it, use --trust-remote-code."

@@ -1,11 +1,12 @@
 """Constraint: a logits processor that keeps an answer within a grammar, drafted or not.
 
 It also says how far a draft is allowed and which tokens the grammar forces. A grammar may hold for
-parts of an answer only, such as its tool calls: it sleeps until the model emits a mark. The state
-is keyed by position: a forward that begins earlier undoes what came after.
+parts of an answer only, such as its tool calls: it sleeps until the model emits a mark. None holds
+for reasoning. The state is keyed by position: a forward that begins earlier undoes what came after.
 """
 
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,20 +18,20 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
-from akunu_py.options import Grammar, Wake
-from akunu_py.text.json_schema import JSON_STYLE, bounded, closed, one_line
+from akunu_py.options import Grammar, Reasoning, Wake
+from akunu_py.text.json_schema import JSON_STYLE, bounded, closed, one_line, readable, unmet_of
 from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
+logger = logging.getLogger(__name__)
+
 Masks = npt.NDArray[np.uint32]
 """Which tokens are allowed, one bit per token, `[rows, words of 32 bits]`."""
 
 _BITS: Final = 32
-_WHOLE: Final = Wake("", awake=True, once=True)
-"""Of a grammar that holds for the whole answer."""
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take long to compile."""
 
@@ -85,10 +86,11 @@ class GrammarPart:
 @dataclass(frozen=True, slots=True)
 class _State:
     """Where an answer is after one of its tokens: its last bytes, in which a mark may have begun,
-    whether it is inside reasoning, its part, if any, and whether nothing may follow."""
+    whether it is inside reasoning, None while it may still begin with it, its part, if any, and
+    whether nothing may follow."""
 
     tail: bytes = b""
-    thinking: bool = False
+    thinking: bool | None = False
     part: GrammarPart | None = None
     ended: bool = False
 
@@ -99,7 +101,9 @@ class Constraint:
     Args:
         begin: makes the state of a part whose mark begins with the token at a position.
         spell: the bytes of an id.
-        wake: the mark; an empty one, and `once`, for the whole answer.
+        wake: the mark; None if the `first` part is the whole answer.
+        reasoning: what the answer may begin with, in which the mark is only text.
+        think_tokens: the ids of its marks, which a budget needs.
         first: the part that the answer, whose first token is at position `start`, begins in.
         predicted: how many of the matcher's `vocabulary` the model predicts.
     """
@@ -108,8 +112,10 @@ class Constraint:
         self,
         begin: Callable[[int], GrammarPart],
         spell: Callable[[int], bytes],
-        wake: Wake,
+        wake: Wake | None,
         *,
+        reasoning: Reasoning | None = None,
+        think_tokens: tuple[int | None, int | None] = (None, None),
         first: GrammarPart | None,
         start: int,
         vocabulary: int,
@@ -122,13 +128,16 @@ class Constraint:
         if predicted < vocabulary:
             bits = np.packbits(np.arange(self._words * _BITS) < predicted, bitorder="little")
             self._predictable = bits.view(np.uint32)
-        self._once = wake.once
-        self._mark, self._think_start, self._think_end = marks = [
-            mark.encode() for mark in (wake.mark, wake.think_start, wake.think_end)
-        ]
-        self._reach = max(1, *map(len, marks)) - 1
+        self._once = wake is None or wake.once
+        self._mark = wake.mark.encode() if wake else b""
+        self._think_start = reasoning.start.encode() if reasoning else b""
+        self._think_end = reasoning.end.encode() if reasoning else b""
+        self._think_tokens = think_tokens
+        has_budget = wake is None and reasoning is not None and think_tokens[1] is not None
+        self._budget = reasoning.budget if reasoning and has_budget else None
         self._tokens: list[int] = []
-        self._states = [_State(thinking=wake.thinking, part=first)]  # the one before them, first
+        thinking = False if reasoning is None else reasoning.is_open or None
+        self._states = [_State(thinking=thinking, part=first)]  # the one before them, first
 
     @property
     def complete(self) -> bool:
@@ -156,11 +165,22 @@ class Constraint:
             if masks is None:
                 masks = np.full((len(inputs), self._words), 0xFFFFFFFF, dtype=np.uint32)
             part.fill(masks[row])
+            if self._budget is not None and position + row - self._start >= self._budget:
+                self._end_reasoning(masks[row])
             if self._predictable is not None and not (masks[row] & self._predictable).any():
                 raise UnreadableRequestError(
                     "The grammar needs a token that the tokenizer has and the model lacks."
                 )
         return masks
+
+    def _end_reasoning(self, mask: Masks) -> None:
+        """Leaves only the token that ends reasoning, unless the last character is incomplete."""
+        end = self._think_tokens[1]
+        if self._states[-1].thinking and end is not None:
+            word, bit = end // _BITS, 1 << end % _BITS
+            if mask[word] & bit:
+                mask[:] = 0
+                mask[word] = bit
 
     def extend(self, position: int, tokens: Sequence[int]) -> int:
         """Takes the tokens emitted from `position` on, which replace those drafted there. Returns
@@ -211,21 +231,33 @@ class Constraint:
 
     def _after(self, state: _State, token: int, position: int) -> _State | None:
         if state.part is not None:
-            if not state.part.take(token, position):
-                return None
-            return _State(ended=self._once) if state.part.complete else state
+            return self._within(state, state.part, token, position)
         text, thinking = state.tail + self._spell(token), state.thinking
-        while True:
-            marks = (self._think_end,) if thinking else (self._mark, self._think_start)
-            found = [(at, each) for each in marks if each and (at := text.find(each)) >= 0]
-            if not found:
-                tail = text[-self._reach :] if self._reach else b""
-                return replace(state, tail=tail, thinking=thinking)
-            at, each = min(found)
-            if each == self._mark and not thinking:
-                part = self._woken(len(text) - at, token, position)
-                return _State(part=part)  # asleep if the token goes on as the grammar cannot
-            text, thinking = text[at + len(each) :], not thinking
+        if thinking is None:
+            begun = text.lstrip()
+            if not begun.startswith(self._think_start) and self._think_start.startswith(begun):
+                return replace(state, tail=text)
+            thinking = begun.startswith(self._think_start)
+        if thinking:
+            _, mark, rest = text.partition(self._think_end)
+            if not mark:
+                return _State(_tail(text, self._think_end), thinking=True)
+            text = rest
+        at = text.find(self._mark) if self._mark else -1
+        if at < 0:
+            return _State(_tail(text, self._mark))
+        # Asleep if the token goes on as the grammar cannot.
+        return _State(part=self._woken(len(text) - at, token, position))
+
+    def _within(self, state: _State, part: GrammarPart, token: int, position: int) -> _State | None:
+        if not part.take(token, position):
+            return None
+        if part.complete:
+            return _State(ended=self._once)
+        start, end = self._think_tokens
+        if state.thinking is None:
+            return replace(state, thinking=token == start)
+        return replace(state, thinking=False) if state.thinking and token == end else state
 
     def _woken(self, reach: int, token: int, position: int) -> GrammarPart | None:
         """The part whose mark begins `reach` bytes before the end of `token`."""
@@ -237,6 +269,11 @@ class Constraint:
         return part if all(map(part.take, tokens, range(first, position + 1))) else None
 
 
+def _tail(text: bytes, mark: bytes) -> bytes:
+    """The end of a text, in which a mark may have begun."""
+    return text[len(text) - len(mark) + 1 :] if len(text) >= len(mark) else text
+
+
 class ConstraintFactory:
     """Makes constraints for a model, which predicts `vocabulary_size` of its tokenizer's ids; they
     share one llguidance tokenizer."""
@@ -246,28 +283,33 @@ class ConstraintFactory:
         self._predicted = vocabulary_size
         self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
         self._guide: LLTokenizer | None = None
-        self._matchers: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._matchers: OrderedDict[tuple[Grammar, Reasoning | None], LLMatcher] = OrderedDict()
 
-    def make(self, grammar: Grammar, start: int) -> Constraint:
+    def make(self, grammar: Grammar, start: int, reasoning: Reasoning | None = None) -> Constraint:
         """A constraint for the answer whose first token is at position `start`; refuses invalid
         grammars, and tokenizers that llguidance cannot read."""
         if self._guide is None:
             self._guide = self._make_guide()
-        matcher = self._matchers.pop(grammar, None) or _make_matcher(self._guide, grammar)
-        self._matchers[grammar] = matcher
+        key = grammar, reasoning if grammar.wake is None else None
+        matcher = self._matchers.pop(key, None) or _make_matcher(self._guide, *key)
+        self._matchers[key] = matcher
         if len(self._matchers) > _KEPT_MATCHERS:
             self._matchers.popitem(last=False)
-        wake, first = grammar.wake or _WHOLE, None
-        if wake.awake:
-            begun = matcher.deep_copy()
-            begun.consume_tokens(self._guide.tokenize_str(wake.mark, parse_special=True))
-            first = GrammarPart(begun, start)
-            first.check()
+
+        def begin(position: int) -> GrammarPart:
+            return GrammarPart(matcher.deep_copy(), position)
+
+        think_tokens: tuple[int | None, int | None] = (None, None)
+        if reasoning is not None:
+            find = self._tokenizer.token_id
+            think_tokens = find(reasoning.start), find(reasoning.end)
         return Constraint(
-            lambda position: GrammarPart(matcher.deep_copy(), position),
+            begin,
             self._tokenizer.token_bytes.of,
-            wake,
-            first=first,
+            grammar.wake,
+            reasoning=reasoning,
+            think_tokens=think_tokens,
+            first=begin(start) if grammar.wake is None else None,
             start=start,
             vocabulary=self._vocabulary,
             predicted=self._predicted,
@@ -287,23 +329,55 @@ class ConstraintFactory:
             ) from error
 
 
-def _make_matcher(guide: "LLTokenizer", grammar: Grammar) -> "LLMatcher":
+def _make_matcher(
+    guide: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None
+) -> "LLMatcher":
     from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
 
     try:
         if grammar.kind == "json_schema":
             source = LLMatcher.grammar_from_json_schema(
-                json.dumps(closed(bounded(json.loads(grammar.source)))),
+                json.dumps(readable(closed(bounded(json.loads(grammar.source))))),
                 defaults=cast("JsonCompileOptions", JSON_STYLE),
             )
         elif grammar.kind == "regex":
             source = LLMatcher.grammar_from_regex(grammar.source)
         else:
-            source = LLMatcher.grammar_from_lark(grammar.source)
+            source = json.dumps({"grammars": [{"lark_grammar": grammar.source}]})
+        if reasoning is not None:
+            (answer,) = json.loads(source)["grammars"]
+            thought = {"lark_grammar": _thought(guide, reasoning)}
+            source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
         matcher = LLMatcher(guide, source, log_level=0)
         reason = matcher.get_error()
     except (ValueError, RecursionError) as error:
         reason = str(error)
     if reason:
         raise UnreadableRequestError(f"The {grammar.name} cannot be followed: {one_line(reason)}.")
+    if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
+        for unmet in unmet_of(matcher.get_grammar_warnings()):
+            logger.warning("the %s is followed without %s", grammar.name, unmet)
     return matcher
+
+
+def _thought(guide: "LLTokenizer", reasoning: Reasoning) -> str:
+    """The grammar of reasoning, and of the one named `answer` behind it. Control tokens are named
+    by their ids, because llguidance does not take their spelling for text."""
+
+    def spelled(mark: str) -> str:
+        tokens = guide.tokenize_str(mark, parse_special=True)
+        if not any(map(guide.is_special_token, tokens)):
+            return json.dumps(mark)
+        return " ".join(map(piece, tokens))
+
+    def piece(token: int) -> str:
+        special = guide.is_special_token(token)
+        return f"<[{token}]>" if special else json.dumps(guide.decode_str([token]))
+
+    end = spelled(reasoning.end)
+    if end.startswith("<["):
+        thought = f"thought: /(?s:.*)/ {end}"
+    else:
+        thought = f"thought[lazy]: /(?s:.*)/ {end}"
+    inside = "thought gap" if reasoning.is_open else f"({spelled(reasoning.start)} thought gap)?"
+    return f"start: {inside} @answer\n{thought}\ngap: /\\n{{0,2}}/"

@@ -152,7 +152,7 @@ class SamplerFactory:
                 )
         constraint = None
         if options.grammar is not None:
-            constraint = self._constraints.make(options.grammar, len(prompt))
+            constraint = self._constraints.make(options.grammar, len(prompt), options.reasoning)
         return Sampler(
             options.sampling,
             prompt,

@@ -28,7 +28,7 @@ from akunu_py.server.conversation import count_tokens as count
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Service
-from akunu_py.server.wire import Endpoint, JobAnswer, finish_word, named_sse, new_id
+from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, named_sse, new_id
 from akunu_py.stats import Stats
 from akunu_py.text.answer_parser import Block, Step
 
@@ -73,22 +73,23 @@ ENDPOINTS: Final = (
 )
 
 
-class _Reply:
+class _Reply(Reply):
     """Writes an answer as content blocks, or as the events that tell how they grow."""
 
     def __init__(self, blocks: Blocks, model: str) -> None:
         self._blocks = blocks
-        self._begun = False
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model}
 
+    def begin(self, stats: Stats) -> Iterator[bytes]:
+        usage = _usage(stats) | {"output_tokens": 0}
+        empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        yield named_sse("message_start", {"message": self._head | empty | {"usage": usage}})
+        yield self.keep_alive()
+
+    def keep_alive(self) -> bytes:
+        return named_sse("ping", {})
+
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        if not self._begun:
-            self._begun = True
-            usage = _usage(event.stats) | {"output_tokens": 0}
-            empty: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-            start = self._head | empty | {"usage": usage}
-            yield named_sse("message_start", {"message": start})
-            yield named_sse("ping", {})
         for step in self._blocks.feed(event):
             for name, fields in _events(step):
                 yield named_sse(name, {"index": step[1].index} | fields)
@@ -159,10 +160,12 @@ def _read(service: Service, body: Body) -> ChatJob:
     options = read_options(service, body, OPENAI, stops="stop_sequences", grammar=grammar)
     tools = _read_tools(body)
     thinking = body.object("thinking").text("type", default=None)
+    budget = body.object("thinking").integer("budget_tokens", default=None, least=1)
     effort = body.object("output_config").text("effort", default=None)
     settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
     settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
-    return ChatJob.begin(service.engine.tokenizer, _read_messages(body), options, tools, settings)
+    tokenizer, messages = service.engine.tokenizer, _read_messages(body)
+    return ChatJob.begin(tokenizer, messages, options, tools, settings, budget=budget)
 
 
 def _read_format(body: Body) -> Grammar | None:
@@ -185,7 +188,7 @@ def _read_tools(body: Body) -> Tools:
     if word == "tool":
         choice = {"type": "allowed_tools", "mode": choice,
                   "tools": [{"name": given.text("name", default="")}]}  # fmt: skip
-    parallel = not given.flag("disable_parallel_tool_use", default=False)
+    parallel = not given.flag("disable_parallel_tool_use", default=False) and word != "tool"
     tools = [_tool(tool) for tool in body.objects("tools", most=MAX_TOOLS)]
     return select_tools(Body({"tool_choice": choice, "parallel_tool_calls": parallel}), tools)
 

@@ -68,7 +68,7 @@ def create_app(service: Service) -> ASGIApp:
     app = DisconnectMiddleware(app, settings)
     app = AccessMiddleware(app, settings, {each.path for each in endpoints if each.is_open})
     app = RequestLog(app, _error_form)
-    return allow_pages(app, settings.origins) if settings.origins else app
+    return allow_pages(app, settings.origins)
 
 
 def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:

@@ -20,7 +20,7 @@ _MAX_VALUES: Final = 1 << 18
 """JSON is parsed in one go, during which nothing else runs."""
 _MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
-_HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89abcdefABCDEF]")
+_HALF_CHARACTER: Final = re.compile(r"\\u[dD][89abcdefABCDEF]")
 """The escape of half a character in UTF-16, also where both halves are there."""
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A text, or the rest of a body that ends within one."""
@@ -40,11 +40,8 @@ class Body:
         """Parses a body; an empty one counts as an empty object."""
         _check_count(raw)
         try:
-            # Not `json.loads(bytes)`, which guesses the encoding and lets half characters through.
+            # Not `json.loads(bytes)`, which guesses the encoding.
             value = parse_json(raw.decode("utf-8-sig") or "{}")
-            if _HALF_CHARACTER.search(raw):  # editors cut texts in UTF-16
-                text = json.dumps(value, ensure_ascii=False)
-                value = json.loads(text.encode(errors="replace"))
         except (ValueError, RecursionError) as error:
             raise BodyError(f"The body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
@@ -205,13 +202,16 @@ def _check_count(raw: bytes) -> None:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON value.
+    """A JSON value, with question marks for half characters.
 
     Raises:
         ValueError: if it is none, or has a number in it that no float can hold.
         RecursionError: if it is nested too deeply.
     """
-    return json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
+    value = json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
+    if _HALF_CHARACTER.search(text):  # editors cut texts in UTF-16
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+    return value
 
 
 def _finite(digits: str) -> float:

@@ -13,7 +13,7 @@ from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body, parse_json
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JSONAnswer, finish_word
-from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Block, ReasoningCounter, Step
+from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Block, Step
 from akunu_py.text.call_grammar import CallGrammar, make_checked
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -74,11 +74,13 @@ def merged(messages: Sequence[Message]) -> list[Message]:
 
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
     """An earlier call, whose arguments are in a field of an object with its name. Templates expect
-    them as an object, so they are parsed if they are JSON."""
+    an object; what is none, such as the text of a call that was cut, is put into one."""
     arguments = function.any(field)
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
             arguments = parse_json(arguments)
+    if not isinstance(arguments, dict):
+        arguments = {} if arguments in (None, "") else {"arguments": arguments}
     return made_call(function.text("name", default=""), arguments, id_)
 
 
@@ -122,8 +124,8 @@ class Tools:
 
 def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
     """The tools that `tool_choice` and `parallel_tool_calls` let the model call."""
-    may_call, must_call, among = _read_tool_choice(body)
-    parallel = body.flag("parallel_tool_calls", default=True)
+    may_call, must_call, among, named = _read_tool_choice(body)
+    parallel = body.flag("parallel_tool_calls", default=True) and not named
     if among is not None:
         offered = [tool for tool in offered if tool["function"]["name"] in among]
     if must_call:
@@ -136,27 +138,27 @@ def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
     return Tools(tuple(offered), must_call, bool(offered) and not parallel)
 
 
-def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None]:
-    """Whether a tool may and whether one must be called, and the names of those that may; None for
-    all. The field is a word, or an object that names one tool by its name or by its type, or
-    several that are allowed."""
+def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None, bool]:
+    """Whether a tool may and whether one must be called; the names of those that may, None for
+    all; and whether it is exactly one call. The field is a word, or an object that names one tool
+    by its name or by its type, or several that are allowed."""
     if not isinstance(body.any("tool_choice"), dict):
         word = body.text("tool_choice", default="auto")
         if word not in ("auto", "none", "required"):
             body.refuse("tool_choice", "must be auto, none, required, or name a tool")
-        return word != "none", word == "required", None
+        return word != "none", word == "required", None, False
     given = body.object("tool_choice")
     if given.text("type", default="") == "allowed_tools":
         allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
         names = (tool.object("function") if tool.has("function") else tool
                  for tool in allowed.objects("tools"))  # fmt: skip
         among = [name.text("name", default="") for name in names]
-        return True, allowed.any("mode") == "required", among
+        return True, allowed.any("mode") == "required", among, False
     function = given.object("function") if given.has("function") else given
     name = function.text("name", default="") or given.text("type", default="")
     if name in ("", "function"):
         given.refuse("function.name", "is missing")
-    return True, True, [name]
+    return True, True, [name], True
 
 
 def _hold_calls(
@@ -165,8 +167,8 @@ def _hold_calls(
     """The grammar of an answer that may call tools, and whether it holds the calls; `answer` is
     that of an answer without calls.
 
-    A call that has to come, or one of a `strict` function, follows its schema, or the request is
-    refused. Other calls follow it as far as it can be followed.
+    A call of a `strict` function follows its schema, or the request is refused. Other calls follow
+    it as far as it can be followed.
     """
     format_ = tokenizer.answer_format
     if not tools.offered:
@@ -174,41 +176,42 @@ def _hold_calls(
     if answer is not None and answer.kind != "json_schema":
         raise InvalidRequestError(f"A {answer.name} cannot be combined with `tools`.")
     chooses_answer = answer is not None and not tools.must_call
-    is_strict = tools.must_call or chooses_answer
-    is_strict |= any(tool["function"].get("strict") is True for tool in tools.offered)
+    strict = [tool for tool in tools.offered if tool["function"].get("strict") is True]
+    is_needed = bool(strict) or tools.must_call or chooses_answer
     if format_.layout is None:
-        if is_strict:
+        if is_needed:
             raise InvalidRequestError("This model's format of calls is not known to this server.")
         return None, False
 
+    def calls(offered: Sequence[dict[str, Any]], *, simple: bool = False) -> CallGrammar:
+        by_id = tokenizer.grammar_tokens
+        return CallGrammar(format_, offered, by_id, one_call=tools.one_call, simple=simple)
+
     def make(*, simple: bool = False) -> str:
-        offered, control = tools.offered, tokenizer.control_tokens
-        grammar = CallGrammar(format_, offered, control, one_call=tools.one_call, simple=simple)
+        grammar = calls(tools.offered, simple=simple)
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source)
         if tools.must_call:
             return grammar.calls_only()
         return grammar.after_mark()
 
+    if strict and (unmet := make_checked(lambda: calls(strict).calls_only()).unmet):
+        why = f"a `strict` one cannot demand {unmet[0]}"
+        raise InvalidRequestError(f"The schemas of the tools cannot be followed: {why}.")
     try:
-        source = make_checked(make)
+        grammar = make_checked(make)
     except InvalidRequestError:
-        if is_strict:
-            raise
         try:
-            source = make_checked(partial(make, simple=True))
+            grammar = make_checked(partial(make, simple=True))
         except InvalidRequestError:
+            if is_needed:
+                raise
             return None, False
-    if chooses_answer:
-        return Grammar("lark", source), True
-    wake = Wake(
-        format_.call_start,
-        awake=tools.must_call,
-        think_start=format_.think_start,
-        think_end=format_.think_end,
-        once=tools.must_call or tools.one_call or not format_.call_end,
-    )
-    return Grammar("lark", source, wake), True
+        grammar = replace(grammar, unmet=(*grammar.unmet, "more than names and types of tools"))
+    if chooses_answer or tools.must_call:
+        return grammar, True
+    wake = Wake(format_.call_start, once=tools.one_call or not format_.call_end)
+    return replace(grammar, wake=wake), True
 
 
 @dataclass(eq=False, kw_only=True)
@@ -231,12 +234,14 @@ class ChatJob(Job):
         *,
         continues: bool = True,
         opens: bool = True,
+        budget: int | None = None,
     ) -> "ChatJob":
         """Renders a conversation by the model's template.
 
         If the last message is the assistant's, and text, the answer continues it, unless
         `continues` is false. Without `opens` the prompt does not begin an answer. If the template
-        has no tools, they are ignored, unless a call is required.
+        has no tools, they are ignored, unless a call is required. The `budget` is that of reasoning
+        before a grammar.
         """
         format_ = tokenizer.answer_format
         if tools.must_call and not format_.has_tools:
@@ -249,36 +254,31 @@ class ChatJob(Job):
         if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
             options = replace(options, stop=())
         grammar, holds = _hold_calls(tokenizer, options.grammar, tools)
-        is_answer = grammar is not None and grammar.wake is None
         prompt = tokenizer.render_chat(
             messages[:-1] if begun else messages,
             open_answer=opens or begun,
             tools=tools.offered,
             settings=_variables(tokenizer) | dict(settings),
         )
-        thinking = format_.is_thinking(prompt)
-        if thinking and (begun or tools.must_call or (holds and is_answer)):
-            prompt, thinking = prompt + f"{format_.think_end}\n\n", False
+        reasoning = format_.reasoning(prompt)
         if begun:
+            if reasoning and reasoning.is_open:
+                prompt += f"{format_.think_end}\n\n"
             prompt += tokenizer.as_text(last["content"])
-        if tools.must_call:
-            prompt += format_.call_start
-        if grammar is not None and grammar.wake is not None:
-            grammar = replace(grammar, wake=replace(grammar.wake, thinking=thinking))
+            reasoning = format_.reasoning(prompt, last["content"])
+        if reasoning is not None:
+            reasoning = replace(reasoning, budget=budget)
         if tools.one_call and format_.call_end and not holds:
             options = replace(options, stop=(*options.stop, format_.call_end))
-        # With a grammar and no tools, everything that the model writes is content.
-        parsed_as = AnswerFormat() if is_answer and not holds else format_
         samples = format_.sample_calls(tools.offered)
-        options = replace(options, grammar=grammar, sample_calls=samples)
-        return cls(prompt, options, is_chat=True, tools=tools, format=parsed_as, holds_calls=holds)
+        options = replace(options, grammar=grammar, reasoning=reasoning, sample_calls=samples)
+        return cls(prompt, options, is_chat=True, tools=tools, format=format_, holds_calls=holds)
 
     def blocks(self) -> "Blocks":
-        return Blocks(self.parser(), ReasoningCounter(self.format, str(self.prompt)))
+        return Blocks(self.parser())
 
     def parser(self) -> AnswerParser:
-        offered, prompt = self.tools.offered or None, str(self.prompt)
-        return AnswerParser(self.format, offered, prompt, holds_calls=self.holds_calls)
+        return AnswerParser(self.format, self.tools.offered or None, holds_calls=self.holds_calls)
 
 
 def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
@@ -296,13 +296,11 @@ def _variables(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 class Blocks:
-    """The blocks of one answer, as they grow, and how many of its tokens were reasoning."""
+    """The blocks of one answer, as they grow."""
 
-    def __init__(self, parser: AnswerParser, counter: ReasoningCounter) -> None:
+    def __init__(self, parser: AnswerParser) -> None:
         self.done = parser.done
-        self.reasoning_tokens = 0
         self._parser = parser
-        self._counter = counter
 
     @property
     def calls(self) -> list[Block]:
@@ -318,8 +316,8 @@ class Blocks:
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
         """Takes the next event, or a whole answer; at its end, closes what is open."""
-        self.reasoning_tokens += self._counter.count(source.pieces)
-        yield from self._parser.feed(source.text)
+        thought = sum(piece.thought for piece in source.pieces)
+        yield from self._parser.feed(source.text, thought)
         if source.finish_reason is not None:
             yield from self._parser.finish(cut=finish_word(source.finish_reason) == "length")
 

@@ -8,11 +8,12 @@ name `temperature`, tokens are sampled at a temperature of 1.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from akunu_py.errors import UnreadableRequestError
 from akunu_py.memory.projects import Memory
 from akunu_py.option_field import options_in
 from akunu_py.options import (
@@ -28,6 +29,7 @@ from akunu_py.server.body import MAX_CHARACTERS, Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import gbnf_to_lark
+from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_in
 from akunu_py.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
@@ -305,7 +307,20 @@ def read_format(body: Body, name: str) -> Grammar | None:
     schema = holder.any("schema")
     if not isinstance(schema, dict | bool):
         holder.refuse("schema", "must be a JSON schema")
-    return Grammar.json_schema(schema)
+    return schema_grammar(schema, strict=holder.flag("strict", default=False))
+
+
+def schema_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = False) -> Grammar:
+    """JSON of a schema, and what it demands in vain; nothing may be in vain if it is `strict`."""
+    grammar = Grammar.json_schema(schema)
+    try:
+        unmet = unmet_in(f"start: {json_lark(closed(bounded(schema)))}")
+        reason = f"a `strict` schema cannot demand {unmet[0]}" if strict and unmet else ""
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        reason = one_line(str(error))
+    if reason:
+        raise UnreadableRequestError(f"The JSON schema cannot be followed: {reason}.")
+    return replace(grammar, unmet=unmet)
 
 
 def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
@@ -319,7 +334,7 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
             value = holder.any(*schema)
             if not isinstance(value, dict | bool):
                 holder.refuse(schema[0], "must be an object, or true or false")
-            found.append(Grammar.json_schema(value))
+            found.append(schema_grammar(value))
         if text := holder.text(*regex, default=""):
             found.append(Grammar("regex", text))
         if text := holder.text(*grammar, default=""):

@@ -65,8 +65,8 @@ class BodyError(ApiError):
 class NotFoundError(ApiError):
     """There is no such path or model."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(HTTPStatus.NOT_FOUND, sentence, "not_found_error")
+    def __init__(self, sentence: str, *, quotes: bool = False) -> None:
+        super().__init__(HTTPStatus.NOT_FOUND, sentence, "not_found_error", quotes=quotes)
 
 
 class UnavailableError(ApiError):

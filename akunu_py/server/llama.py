@@ -34,6 +34,7 @@ from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    Reply,
     compact_json,
     logprob_entries,
     prompt_progress,
@@ -110,7 +111,7 @@ def _read_options(service: Service, body: Body) -> Options:
     return read_options(service, body, LLAMA, logprobs=alternatives or None)
 
 
-class _Reply:
+class _Reply(Reply):
     """Writes results: chunks have the text as it is generated, the last one the statistics."""
 
     def __init__(self, service: Service, body: Body, jobs: Sequence[Job]) -> None:

@@ -2,7 +2,8 @@
 
 Access control matters because any web page can send requests to localhost. So the Host header must
 name this server (a page whose domain is rebound to 127.0.0.1 sends its own name), and the page that
-sent the request, if any, must be the server's own or be allowed by name.
+sent the request, if any, must be the server's own or be allowed by name. Desktop applications
+have schemes that no web page has.
 """
 
 import asyncio
@@ -38,6 +39,10 @@ _HELD: Final = "akunu_py.held"
 _POLLED: Final = "/status"
 """The status page asks for it all the time, so the log has it only at level DEBUG."""
 _BEARER: Final = "bearer "
+_PRIVATE: Final = (".localhost", ".internal")
+"""Nobody can register such a name; containers reach their host as `host.docker.internal`."""
+_APPLICATIONS: Final = r"(app|file|tauri|vscode-webview|vscode-file)://.*"
+"""The origins of desktop applications, as Ollama allows them."""
 _LOCAL_PAGES: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 """The origins of web pages that this machine serves; the origin `localhost` stands for them."""
 
@@ -86,15 +91,19 @@ class RequestLog:
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
-    """Tells browsers which web pages may read answers: those of the `origins`."""
+    """Tells browsers which pages may read answers: desktop applications, and the `origins`."""
     return CORSMiddleware(
         app,
         allow_origins=origins,
-        allow_origin_regex=_LOCAL_PAGES if "localhost" in origins else None,
+        allow_origin_regex=_allowed(origins),
         allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
         allow_headers=("*",),  # libraries send many headers of their own, and more each version
         allow_private_network=True,  # their user named them
     )
+
+
+def _allowed(origins: Collection[str]) -> str:
+    return f"{_APPLICATIONS}|{_LOCAL_PAGES}" if "localhost" in origins else _APPLICATIONS
 
 
 class AccessMiddleware:
@@ -122,7 +131,7 @@ class AccessMiddleware:
         name = ""
         with suppress(ValueError):  # it is malformed
             name = urlsplit(f"//{host}").hostname or ""
-        if name in self._names or name.endswith(".localhost"):
+        if name in self._names or name.endswith(_PRIVATE):
             return
         try:
             ipaddress.ip_address(name)  # which no domain can be rebound to act as
@@ -133,7 +142,7 @@ class AccessMiddleware:
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
             return
-        if "localhost" in self._origins and re.fullmatch(_LOCAL_PAGES, origin):
+        if re.fullmatch(_allowed(self._origins), origin):
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise _forbidden("Web pages of that Origin may not use this server; see --cors.")

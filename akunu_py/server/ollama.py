@@ -1,5 +1,5 @@
 """Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on. There is one
-model, under any name."""
+model; requests for others are not found."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from akunu_py.server.conversation import (
     read_messages,
     read_offered_tools,
 )
-from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options
+from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options, schema_grammar
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
@@ -29,6 +29,7 @@ from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    Reply,
     described_logprobs,
     finish_word,
     json_line,
@@ -59,6 +60,7 @@ def _generate(service: Service, body: Body) -> Response:
     contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
     tokenizer = service.engine.tokenizer
+    _check_model(service, body)
     _refuse_images(body)
     prompt = body.text("prompt", default="")
     suffix = body.text("suffix", default="") or None
@@ -74,7 +76,7 @@ def _generate(service: Service, body: Body) -> Response:
     marks = (layout.prefix for layout in FILL_FORMATS if layout.prefix in prompt)
     is_bare = raw or template or any(tokenizer.token_id(mark) is not None for mark in marks)
     if not prompt and (is_bare or not suffix):
-        return _loaded(service, {"response": ""})
+        return _loaded(service, body, {"response": ""})
     if is_bare or suffix:
         gap = before_gap(prompt, None if is_bare else suffix)
         return _respond(service, body, Job(gap, options))
@@ -86,11 +88,12 @@ def _chat(service: Service, body: Body) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded. Tools are ignored if the model's template has none."""
     tokenizer = service.engine.tokenizer
+    _check_model(service, body)
     options = _read_options(service, body)
     tools = Tools(tuple(read_offered_tools(body)))
     settings = _read_think(body)
     if not body.values("messages"):
-        return _loaded(service, _NOTHING)
+        return _loaded(service, body, _NOTHING)
     for message in body.objects("messages"):
         _refuse_images(message)
     job = ChatJob.begin(tokenizer, read_messages(body), options, tools, settings)
@@ -109,7 +112,7 @@ def _respond(
     return JobAnswer(service, [job], reply, streams=streams, media_type=NDJSON)
 
 
-class _Reply:
+class _Reply(Reply):
     """Formats one completion: its blocks as `message`, or the text as `response` if they are None.
 
     The end repeats the `context`, the ids before a `response`, if there are any. With
@@ -126,6 +129,9 @@ class _Reply:
         self._blocks = blocks
         self._context = list(context)
         self._no_text: dict[str, Any] = {"response": ""} if blocks is None else _NOTHING
+
+    def keep_alive(self) -> bytes:
+        return b""  # lines of JSON have no comments
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
         text, shown = self._text(event), self._shown(event)
@@ -186,11 +192,14 @@ class _Reply:
 
 
 def _head(service: Service) -> dict[str, Any]:
-    return {"model": _served_name(service), "created_at": _timestamp(datetime.now(UTC))}
+    return {"model": _tagged(service.model_name), "created_at": _timestamp(datetime.now(UTC))}
 
 
-def _loaded(service: Service, nothing: dict[str, Any]) -> Response:
-    return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": "load"})
+def _loaded(service: Service, body: Body, nothing: dict[str, Any]) -> Response:
+    """Says that the model is loaded, or with `keep_alive: 0` that it is not, though it stays."""
+    unloads = str(body.any("keep_alive")).rstrip("hms") in ("0", "0.0")
+    reason = "unload" if unloads else "load"
+    return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": reason})
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
@@ -226,7 +235,7 @@ def _read_format(body: Body) -> Grammar | None:
         return Grammar.json_object()
     if not isinstance(wanted, dict):
         body.refuse("format", "must be `json` or a JSON schema")
-    return Grammar.json_schema(wanted)
+    return schema_grammar(wanted)
 
 
 def _read_think(body: Body) -> dict[str, bool | str]:
@@ -264,8 +273,17 @@ def _encode_question(service: Service, system: str, prompt: str, *, opens: bool)
     return tokenizer.encode(text, special_tokens=opens, most=service.engine.context_limit)
 
 
-def _served_name(service: Service) -> str:
-    return f"{service.model_name}:latest"  # every name in Ollama has a tag
+def _tagged(name: str) -> str:
+    """A model's name as Ollama has it: always with a tag."""
+    return name if ":" in name else f"{name}:latest"
+
+
+def _check_model(service: Service, body: Body) -> None:
+    """Refuses a request for another model, in Ollama's words; one that names none is for ours."""
+    wanted = body.text("model", "name", default="")
+    if wanted and _tagged(wanted) not in map(_tagged, service.model_names):
+        why = f"this server has {service.model_name}; start another with `serve --model`"
+        raise NotFoundError(f"model '{wanted}' not found: {why}", quotes=True)
 
 
 def _timestamp(moment: datetime) -> str:
@@ -277,13 +295,13 @@ def _version(_service: Service, _body: Body) -> Response:
 
 
 def _tags(service: Service, _: Body) -> Response:
-    entry = _entry(service) | {"modified_at": _timestamp(_STARTED)}
-    return JSONAnswer({"models": [entry]})
+    begun = {"modified_at": _timestamp(_STARTED)}
+    return JSONAnswer({"models": [_entry(service, name) | begun for name in service.model_names]})
 
 
 def _ps(service: Service, _: Body) -> Response:
     engine = service.engine
-    entry = _entry(service) | {
+    entry = _entry(service, service.model_name) | {
         "expires_at": "9999-01-01T00:00:00Z",
         "size_vram": 0 if engine.backend.device == "cpu" else engine.model.parameter_bytes,
         "context_length": engine.context_limit,
@@ -293,20 +311,16 @@ def _ps(service: Service, _: Body) -> Response:
 
 def _pull(service: Service, body: Body) -> Response:
     """Succeeds if the model is the one that is served: it is here already."""
-    name = service.model_name
-    wanted = body.text("model", "name", default="").removesuffix(":latest")
-    if wanted not in ("", name, *service.settings.aliases):
-        raise NotFoundError(
-            f"This server has {name} only; start one with `serve --model NAME` for another model."
-        )
+    _check_model(service, body)
     done = {"status": "success"}
     if body.flag("stream", default=True):
         return Answer(json_line(done), media_type=NDJSON)
     return JSONAnswer(done)
 
 
-def _show(service: Service, _: Body) -> Response:
-    """The model in detail, whatever name the request contains."""
+def _show(service: Service, body: Body) -> Response:
+    """The model in detail."""
+    _check_model(service, body)
     engine = service.engine
     model, config = engine.model, engine.model.config
     family = _family(service)
@@ -338,9 +352,9 @@ def _show(service: Service, _: Body) -> Response:
     )
 
 
-def _entry(service: Service) -> dict[str, Any]:
-    name, engine = _served_name(service), service.engine
-    identity = f"{name} {engine.model.parameter_count} {engine.model.config}"
+def _entry(service: Service, name: str) -> dict[str, Any]:
+    name, engine = _tagged(name), service.engine
+    identity = f"{engine.model.name} {engine.model.parameter_count} {engine.model.config}"
     return {
         "name": name,
         "model": name,

@@ -26,6 +26,7 @@ from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    Reply,
     bounded,
     finish_word,
     new_id,
@@ -78,7 +79,7 @@ def respond(
     return JobAnswer(service, jobs, reply, streams=streams)
 
 
-class _Reply:
+class _Reply(Reply):
     """Puts choices into one response, or into chunks, the last of which has the timings."""
 
     def __init__(
@@ -93,7 +94,7 @@ class _Reply:
         self.verbose: dict[str, Any] = {}
         self._choices = choices
         self._per_prompt = per_prompt
-        self._done: dict[int, tuple[Stats, int]] = {}  # by the choice's index
+        self._done: dict[int, Stats] = {}  # by the choice's index
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
         self._begun = False
@@ -122,7 +123,7 @@ class _Reply:
 
     def _end(self, index: int, stats: Stats, finish: Finish) -> Iterator[bytes]:
         choice = self._choices[index]
-        self._done[index] = stats, choice.reasoning_tokens
+        self._done[index] = stats
         is_last = len(self._done) == len(self._choices)
         figures = _figures(self._done, self._per_prompt) | self.verbose
         extra = figures if is_last and not self._reports_usage else {}
@@ -138,7 +139,7 @@ class _Reply:
         made = []
         for index, completion in enumerate(completions):
             made.append(self._choices[index].whole(completion))
-            self._done[index] = completion.stats, self._choices[index].reasoning_tokens
+            self._done[index] = completion.stats
         figures = _figures(self._done, self._per_prompt)
         return self._head | {"choices": made} | figures | self.verbose
 
@@ -146,30 +147,29 @@ class _Reply:
         return sse(error_body(error))
 
 
-def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str, Any]:
-    """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics
-    and the reasoning tokens of each, by its index. A prompt counts once, however many choices it
-    has. All draft tokens count as predicted ones."""
+def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
+    """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics of
+    each, by its index. A prompt counts once, however many choices it has. All draft tokens count as
+    predicted ones."""
     sums, prompts = Stats(), Stats()
-    for index, (stats, _) in done.items():
+    for index, stats in done.items():
         sums.include(stats)
         if index % per_prompt == 0:
             prompts.include(stats)
     spans = [
         (stats.decode_since, stats.decode_since + stats.decode_s)
-        for stats, _ in done.values()
+        for stats in done.values()
         if stats.decode_since is not None
     ]
     if spans:  # they are decoded together
         sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
-    reasoning = sum(min(few, stats.generated_tokens) for stats, few in done.values())
     usage = {
         "prompt_tokens": prompts.prompt_tokens,
         "completion_tokens": sums.generated_tokens,
         "total_tokens": prompts.prompt_tokens + sums.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": prompts.cached_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": reasoning,
+            "reasoning_tokens": sums.reasoning_tokens,
             "accepted_prediction_tokens": sums.accepted,
             "rejected_prediction_tokens": sums.drafted - sums.accepted,
         },
@@ -178,20 +178,21 @@ def _figures(done: Mapping[int, tuple[Stats, int]], per_prompt: int) -> dict[str
 
 
 def _list_models(service: Service, _: Body) -> Response:
-    return JSONAnswer({"object": "list", "data": [_entry(service)]})
+    entries = [_entry(service, name) for name in service.model_names]
+    return JSONAnswer({"object": "list", "data": entries})
 
 
 def _show_model(service: Service, path: Body) -> Response:
-    entry = _entry(service)
-    if path.any("model") not in (entry["id"], *entry["aliases"]):
-        raise NotFoundError(f"There is no such model; this server has {entry['id']}.")
-    return JSONAnswer(entry)
+    name = path.text("model", default="")
+    if name not in service.model_names:
+        raise NotFoundError(f"There is no such model; this server has {service.model_name}.")
+    return JSONAnswer(_entry(service, name))
 
 
-def _entry(service: Service) -> dict[str, Any]:
+def _entry(service: Service, name: str) -> dict[str, Any]:
     engine = service.engine
     return {
-        "id": service.model_name,
+        "id": name,
         "aliases": list(service.settings.aliases),
         "tags": [],
         "object": "model",
@@ -254,10 +255,6 @@ class Choice:
         self._index = index
         self._echo = echo
         self._logprobs = logprobs
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return 0
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         text, self._echo = self._echo + event.text, ""

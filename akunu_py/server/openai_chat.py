@@ -49,10 +49,12 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
         body.refuse("messages", "must not end with two messages of the assistant; join them")
     settings, continues = _read_template_settings(body), continues is not False and not opens
-    opens = opens is not False
+    # vLLM's name.
+    budget = body.integer("thinking_token_budget", default=None, least=1)
     return ChatJob.begin(
-        tokenizer, messages, options, tools, settings, continues=continues, opens=opens
-    )
+        tokenizer, messages, options, tools, settings,
+        continues=continues, opens=opens is not False, budget=budget,
+    )  # fmt: skip
 
 
 def _chat(service: Service, body: Body) -> Response:
@@ -90,10 +92,6 @@ class _ChatChoice(Choice):
         self._num_calls = 0
         self._has_begun = False
         self._nothing = {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
-
-    @property
-    def reasoning_tokens(self) -> int:
-        return self._blocks.reasoning_tokens
 
     def chunk_choices(self, event: Event) -> list[dict[str, Any]]:
         deltas: list[dict[str, Any]] = []

@@ -36,12 +36,14 @@ from akunu_py.server.service import Service
 from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
+    Reply,
     finish_word,
     named_sse,
     new_id,
     prompt_progress,
     timings,
 )
+from akunu_py.stats import Stats
 from akunu_py.text.answer_parser import Block, Step
 
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))
@@ -183,7 +185,10 @@ def _messages(item: Body) -> Iterator[Message]:
     """The message of an item; none for reasoning, which models do not read again, and for calls
     that OpenAI's service has done itself."""
     kind = item.text("type", default="message")
+    if item.has("id") and not item.has("type", "role", "content"):
+        kind = "item_reference"
     if kind == "message":
+        item.require("content")
         role = item.text("role", default="user")
         if role not in _ROLES:
             item.refuse("role", "must be user, assistant, system or developer")
@@ -191,6 +196,7 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": role, "content": item.joined("content", _TEXTS)}
     elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
         id_ = item.text("call_id", default="")
+        item.require(*(["action"] if kind == "local_shell_call" else ["name"]))
         if kind == "function_call":
             call = call_of(item, id_)
         elif kind == "custom_tool_call":
@@ -202,9 +208,10 @@ def _messages(item: Body) -> Iterator[Message]:
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
     elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
         id_ = item.text("call_id", "id", default="")
+        item.require("output")
         yield {"role": "tool", "tool_call_id": id_, "content": item.joined("output", _TEXTS)}
     elif kind == "item_reference":
-        item.refuse("type", "cannot be served: nothing is stored; send the item")
+        item.refuse("id", f"is only a reference to an item: {_UNSTORED}, with `store` false")
     elif kind != "reasoning" and not kind.endswith("_call"):
         item.refuse("type", "is not served")
 
@@ -217,7 +224,7 @@ def _without_oldest(messages: list[Message]) -> list[Message]:
     return [*messages[:first], *messages[turns[0] :]] if turns else []
 
 
-class _Reply:
+class _Reply(Reply):
     """Writes an answer as a response with items, or as the events that tell how they grow."""
 
     def __init__(
@@ -227,7 +234,6 @@ class _Reply:
         self._kinds = kinds
         self._times_tokens = body.flag("timings_per_token", default=False)
         self._numbers = count()
-        self._begun = False
         self._head = {
             "id": new_id("resp_"),
             "object": "response",
@@ -254,11 +260,14 @@ class _Reply:
             "user": body.any("user"),
         }
 
+    def begin(self, stats: Stats) -> Iterator[bytes]:
+        yield self._event("created", {"response": self._head})
+        yield self.keep_alive()
+
+    def keep_alive(self) -> bytes:  # Codex counts events, and no comments
+        return self._event("in_progress", {"response": self._head})
+
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        if not self._begun:
-            self._begun = True
-            yield self._event("created", {"response": self._head})
-            yield self._event("in_progress", {"response": self._head})
         if progress := prompt_progress(event):
             yield self._event("in_progress", {"response": self._head} | progress)
         timed = {"timings": timings(event.stats)} if self._times_tokens else {}
@@ -290,7 +299,6 @@ class _Reply:
             reason = "max_output_tokens"
         elif any(block.cut for block in self._blocks.calls):
             reason = "stop"
-        reasoning = min(self._blocks.reasoning_tokens, stats.generated_tokens)
         return self._head | {
             "status": "incomplete" if reason else "completed",
             "incomplete_details": {"reason": reason} if reason else None,
@@ -298,7 +306,7 @@ class _Reply:
                 "input_tokens": stats.prompt_tokens,
                 "input_tokens_details": {"cached_tokens": stats.cached_tokens},
                 "output_tokens": stats.generated_tokens,
-                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "output_tokens_details": {"reasoning_tokens": stats.reasoning_tokens},
                 "total_tokens": stats.prompt_tokens + stats.generated_tokens,
             },
             "output": [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.options import Options
-from akunu_py.prompt import PromptInput
+from akunu_py.prompt import EncodedPrompt, PromptInput, encode_prompt
 from akunu_py.round import Finish
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
@@ -44,6 +44,7 @@ class Job:
             has a whole line, so that a slow machine still completes something. None for no limit.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
+        encoded: the prompt in ids, once `Service.encode` has made them.
         overdue: whether its deadline has passed.
     """
 
@@ -52,6 +53,7 @@ class Job:
     predict_s: float | None = None
     slot: int | None = None
     is_chat: bool = False
+    encoded: EncodedPrompt | None = field(default=None, init=False)
     sequence: Sequence = field(init=False)
     events: EventStream = field(init=False)
     overdue: bool = field(default=False, init=False)
@@ -157,7 +159,12 @@ class Service:
 
     @property
     def model_name(self) -> str:
-        return self.settings.aliases[0] if self.settings.aliases else self.engine.model.name
+        return self.model_names[0]
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of the model for clients; answers have the first."""
+        return self.settings.aliases or (self.engine.model.name,)
 
     @property
     def processing(self) -> int:
@@ -167,6 +174,22 @@ class Service:
     def why_in_turns(self) -> str | None:
         """Why jobs that run at the same time do not share forward passes; None if they do."""
         return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
+
+    def encode(self, jobs: Many[Job]) -> None:
+        """Encodes the prompts of one request, so that one that cannot be served is refused before
+        the request waits; any thread may call this.
+
+        Raises:
+            InvalidRequestError: see `encode_prompt`.
+        """
+        engine, last = self.engine, None
+        for job in jobs:
+            if last is None or job.prompt is not last.prompt:  # the choices of a prompt share it
+                limit = engine.context_limit
+                job.encoded = encode_prompt(engine.model, job.prompt, job.options, limit)
+            else:
+                job.encoded = last.encoded
+            last = job
 
     def stream(
         self, jobs: Many[Job], *, end_only: bool = False
@@ -261,7 +284,9 @@ class Service:
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, sentence, "superseded_error"))
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)
-        job.sequence = Sequence(job.prompt, job.options, job.kind)
+        job.sequence = Sequence(job.encoded or job.prompt, job.options, job.kind)
+        if job.encoded is not None:
+            job.sequence.stats.prompt_tokens = len(job.encoded.tokens)
         job.events = self.worker.stream(job.sequence, queues=is_first)
         self.active.append(job)
         # A deadline needs each event when it happens.

@@ -5,11 +5,13 @@ A handler takes the service and the request's body, and returns a response or ra
 knows neither ASGI nor disconnects. The engine's work begins when the response is sent.
 """
 
+import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
@@ -31,6 +33,11 @@ STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
 NDJSON: Final = "application/x-ndjson"
 
+_BODY: Final = "http.response.body"
+ERRORS_COME_S: Final = 0.5
+"""The status of a stream waits this long: the engine needs less to refuse what it cannot do."""
+SILENCE_S: Final = 5.0
+"""Proxies and clients give up on streams that are silent for longer than 10 seconds or more."""
 _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
@@ -116,6 +123,14 @@ class Reply(Protocol):
     """Writes the answers to the jobs of one request, in the form of a contract; the index says
     which of them."""
 
+    def begin(self, stats: Stats) -> Iterable[bytes]:
+        """The chunks before those of events; of the first job, what is known so far."""
+        return ()
+
+    def keep_alive(self) -> bytes:
+        """The chunk to send if there is nothing else to send: a comment, which clients skip."""
+        return b": waiting\n\n"
+
     def feed(self, index: int, event: Event) -> Iterable[bytes]:
         """The chunks of a stream for the next event; the last event has a finish reason."""
 
@@ -130,8 +145,12 @@ class JobAnswer(Response):
     """Does jobs when it is sent, and sends what a reply makes of their events: one JSON value, or
     chunks as the events come.
 
-    The status of a stream waits for the first chunk, so that an error before it is an error
-    response. The jobs are cancelled when sending fails or the client disconnects.
+    A stream begins with its first event, or after half a second without one; an error before that
+    is an error response, and a later one a chunk. The jobs are cancelled when sending fails or the
+    client disconnects.
+
+    Raises:
+        AkunuError: if a prompt cannot be served; see `Service.encode`.
     """
 
     def __init__(
@@ -143,8 +162,12 @@ class JobAnswer(Response):
         streams: bool,
         media_type: str = "text/event-stream",
     ) -> None:
-        super().__init__(media_type=media_type, headers={"Cache-Control": "no-cache"})
+        grammar = jobs[0].options.grammar
+        self._warning = _warning(grammar.unmet) if grammar and grammar.unmet else {}
+        headers = {"Cache-Control": "no-cache"} | self._warning
+        super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
+        service.encode(jobs)
         self._service = service
         self._jobs = jobs
         self._reply = reply
@@ -155,25 +178,75 @@ class JobAnswer(Response):
             await self._stream(scope, send)
         else:
             value = self._reply.whole(await self._service.complete(self._jobs))
-            await JSONAnswer(value)(scope, receive, send)
+            await JSONAnswer(value, headers=self._warning)(scope, receive, send)
 
     async def _stream(self, scope: Scope, send: Send) -> None:
-        body = "http.response.body"
-        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        chunks = _Chunks(self._reply, self._jobs[0], self.raw_headers, scope, send)
         try:
             async with aclosing(self._service.stream(self._jobs)) as events:
                 async for index, event in events:
-                    for chunk in self._reply.feed(index, event):
-                        if STATUS not in scope:
-                            scope[STATUS] = self.status_code
-                            await send(start)
-                        await send({"type": body, "body": chunk, "more_body": True})
+                    await chunks.send(self._reply.feed(index, event))
         except Exception as error:
             if STATUS not in scope:
                 raise
-            chunk = self._reply.report(noted_error(scope, error))
-            await send({"type": body, "body": chunk, "more_body": True})
-        await send({"type": body, "body": b""})
+            await chunks.send((self._reply.report(noted_error(scope, error)),))
+        finally:
+            chunks.stop()
+        await chunks.end()
+
+
+class _Chunks:
+    """Sends the chunks of a stream, after its status and the opening chunks, and something else
+    whenever there was nothing to send."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        first: "Job",
+        headers: list[tuple[bytes, bytes]],
+        scope: Scope,
+        send: Send,
+    ) -> None:
+        self._reply = reply
+        self._first = first
+        self._start = {"type": "http.response.start", "status": 200, "headers": headers}
+        self._scope = scope
+        self._send = send
+        self._is_silent = False
+        self._in_order = asyncio.Lock()
+        self._keeping_alive = asyncio.ensure_future(self._keep_alive())
+
+    async def send(self, chunks: Iterable[bytes]) -> None:
+        self._is_silent = False
+        async with self._in_order:
+            if STATUS not in self._scope:
+                self._scope[STATUS] = self._start["status"]
+                await self._send(self._start)
+                chunks = chain(self._reply.begin(self._first.sequence.stats), chunks)
+            for chunk in chunks:
+                await self._send({"type": _BODY, "body": chunk, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": _BODY, "body": b""})
+
+    def stop(self) -> None:
+        """Sends no more on its own."""
+        self._keeping_alive.cancel()
+
+    async def _keep_alive(self) -> None:
+        await asyncio.sleep(ERRORS_COME_S)
+        await self.send(())
+        while True:
+            self._is_silent = True
+            await asyncio.sleep(SILENCE_S)
+            if self._is_silent:
+                await self.send((self._reply.keep_alive(),))
+
+
+def _warning(unmet: Sequence[str]) -> dict[str, str]:
+    """The header that says what of a schema the answer may not follow."""
+    said = ascii(f"The schema is followed without {', '.join(unmet)}."[:500])
+    return {"Warning": f'299 akunu_py "{said[1:-1]}"'}
 
 
 def spell(spelling: TokenBytes, token: int) -> str:

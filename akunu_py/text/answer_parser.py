@@ -1,7 +1,7 @@
 """AnswerParser: splits a streamed answer into blocks of text, reasoning and tool calls.
 
 mlx-lm knows the model's marks around reasoning and tool calls, and how to parse a call. Its
-`TextStateMachine` finds the marks, wherever the stream is cut.
+`TextStateMachine` finds those of calls, wherever the stream is cut.
 """
 
 import json
@@ -12,10 +12,10 @@ from enum import Enum, auto
 from typing import Any, Final, Literal
 from uuid import uuid4
 
+from akunu_py.options import Reasoning
 from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
 from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
 from akunu_py.text.json_schema import sample_arguments
-from akunu_py.text.stream import Piece
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +54,17 @@ class AnswerFormat:
         )
         return tuple(f"{self.call_start}{call}{self.call_end}" for call in written)
 
-    def is_thinking(self, prompt: str) -> bool:
-        """Whether a prompt ends inside reasoning; some templates open it themselves."""
-        if not self.think_start:
-            return False
-        return prompt.rfind(self.think_start) > prompt.rfind(self.think_end)
+    def reasoning(self, prompt: str, begun: str = "") -> Reasoning | None:
+        """The reasoning that the answer to a prompt may begin with, or is inside of: some templates
+        open it themselves. None if the prompt has closed it, or `begun`, the text of the answer
+        that ends the prompt, goes on after it."""
+        start, end, prompt = self.think_start, self.think_end, prompt.rstrip()
+        if not start or prompt.endswith(end):
+            return None
+        if begun:
+            is_open = begun.lstrip().startswith(start) and end not in begun
+            return Reasoning(start, end, is_open=True) if is_open else None
+        return Reasoning(start, end, is_open=prompt.endswith(start.rstrip()))
 
     def read_calls(self, text: str, tools: Sequence[Any]) -> tuple[ToolCall, ...]:
         if self.parse is None:
@@ -121,7 +127,6 @@ Step = tuple[Literal["start", "delta", "stop"], Block, str]
 
 class _State(Enum):
     CONTENT = auto()
-    REASONING = auto()
     CALLS = auto()
     READ_CALLS = auto()  # while they are written
 
@@ -132,16 +137,15 @@ class AnswerParser:
 
     Text and reasoning are released immediately, except for text that may begin a mark. Calls are
     released when they are complete, or as they are written if a grammar `holds_calls` to the
-    format's layout. A call that cannot be read is released as text, with its marks; so is every
-    call if `tools` is None. White space after a mark is dropped. The `prompt` may end inside
-    reasoning or a call. `done` are the blocks that have ended.
+    format's layout. A call that cannot be read is released as text, with its marks, unless a limit
+    has cut it; so is every call if `tools` is None. White space after a mark is dropped. `done` are
+    the blocks that have ended.
     """
 
     def __init__(
         self,
         format_: AnswerFormat,
         tools: Sequence[Any] | None,
-        prompt: str,
         *,
         holds_calls: bool = False,
     ) -> None:
@@ -155,25 +159,22 @@ class AnswerParser:
         self._reader: CallReader | None = None
         calls = _State.READ_CALLS if holds_calls else _State.CALLS
         call_start = "" if tools is None else format_.call_start
-        state = _State.CONTENT
-        if call_start and prompt.endswith(call_start):
-            state = calls
-        elif format_.is_thinking(prompt):
-            state = _State.REASONING
-        self._after_mark = state is _State.REASONING
+        self._after_mark = False
         marks = (
-            (_State.CONTENT, format_.think_start, _State.REASONING),
             (_State.CONTENT, call_start, calls),
-            (_State.REASONING, format_.think_end, _State.CONTENT),
             (_State.CALLS, format_.call_end, _State.CONTENT),
         )
         self._machine = TextStateMachine(
             {one: [(mark, to) for at, mark, to in marks if at is one and mark] for one in _State}
         )
-        self._position = self._machine.make_state(state)
+        self._position = self._machine.make_state(_State.CONTENT)
 
-    def feed(self, text: str) -> Iterator[Step]:
-        """Takes the next piece of text; yields the steps that are certain now."""
+    def feed(self, text: str, thought: int = 0) -> Iterator[Step]:
+        """Takes the next piece of text, of which the first `thought` characters are reasoning;
+        yields the steps that are certain now."""
+        if thought:
+            yield from self._reason(text[:thought])
+            text = text[thought:]
         self._position, (*ended, (state, rest)) = self._machine.split(self._position, text)
         for before, stretch in ended:
             yield from self._release(before, stretch, end=self._format.call_end)
@@ -185,15 +186,25 @@ class AnswerParser:
 
     def finish(self, *, cut: bool = False) -> Iterator[Step]:
         """Releases the text that was held back because it might have begun a mark, and closes what
-        is open; `cut` is whether a limit has ended the answer."""
+        is open. `cut` is whether a limit has ended the answer: then the beginnings of marks and
+        of calls are no text."""
         self._position, rest, state = self._machine.flush(self._position)
         if state is _State.READ_CALLS:
-            yield from self._unread()
+            yield from () if cut else self._unread()
         else:
-            yield from self._release(state, rest, end="")
+            yield from self._release(state, "" if cut else rest, end="", cut=cut)
         if self._open is not None:
             self._open.cut = cut
         yield from self._close()
+
+    def _reason(self, text: str) -> Iterator[Step]:
+        """Adds reasoning, without its marks, each of which is in one piece."""
+        begins = self._open is None and not self.done
+        if begins:
+            text = text.lstrip().removeprefix(self._format.think_start).lstrip()
+        ended = text.removesuffix(self._format.think_end)
+        self._after_mark = ended != text
+        yield from self._add_text("reasoning", ended)
 
     def _read(self, text: str) -> Iterator[Step]:
         if self._reader is None:
@@ -228,7 +239,9 @@ class AnswerParser:
         rest = reader.rest if reader and begun else f"{self._format.call_start}{call}"
         return self._add_text("text", rest)
 
-    def _release(self, state: _State, text: str, *, end: str | None = None) -> Iterator[Step]:
+    def _release(
+        self, state: _State, text: str, *, end: str | None = None, cut: bool = False
+    ) -> Iterator[Step]:
         """Adds a text; `end` is the mark after it, None if the text is not complete."""
         if state is _State.CALLS:
             self._call += text
@@ -238,13 +251,13 @@ class AnswerParser:
             calls = self._format.read_calls(call, self._tools)
             for each in calls:
                 yield from self._add_call(each)
-            if not calls:
+            if not calls and not cut:
                 yield from self._add_text("text", f"{self._format.call_start}{call}{end}")
             return
         if self._after_mark:
             text = text.lstrip()
             self._after_mark = not text
-        yield from self._add_text("reasoning" if state is _State.REASONING else "text", text)
+        yield from self._add_text("text", text)
 
     def _add_text(self, kind: BlockKind, text: str) -> Iterator[Step]:
         if text:
@@ -279,30 +292,6 @@ class AnswerParser:
                 block.cut = not block.call.complete
             self.done.append(block)
             yield "stop", block, ""
-
-
-class ReasoningCounter:
-    """Counts the tokens of an answer that are reasoning, with the marks around it. The `prompt`
-    may end inside reasoning."""
-
-    def __init__(self, format_: AnswerFormat, prompt: str) -> None:
-        self._marks = (format_.think_start, format_.think_end)
-        self._reach = max(1, *map(len, self._marks))
-        self._inside = format_.is_thinking(prompt)
-        self._text = ""
-
-    def count(self, pieces: Sequence[Piece]) -> int:
-        counted = 0
-        for piece in pieces:
-            mark = self._marks[self._inside]
-            was_inside = self._inside
-            self._text += piece.text
-            if mark and mark in self._text:
-                self._text = self._text.partition(mark)[2]
-                self._inside = not self._inside
-            self._text = self._text[-self._reach :]
-            counted += was_inside or self._inside
-        return counted
 
 
 def _tool_call(parsed: Any) -> ToolCall:

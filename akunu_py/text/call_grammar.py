@@ -8,28 +8,29 @@ for text.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
+from akunu_py.options import Grammar
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
 from akunu_py.text.json_schema import (
-    ESCAPES,
-    JSON_STYLE,
+    JSON_RULES,
     bounded,
     closed,
     get,
+    json_lark,
     one_line,
     parameters_of,
     properties_of,
     resolved,
     simplified,
+    unmet_in,
     value_kind,
 )
 
 _TEMPLATE_STYLE: Final = {
-    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", **ESCAPES,
+    "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", **JSON_RULES,
 }  # fmt: skip
 """How templates write JSON: on one line, as Python does."""
 _NAME: Final = re.compile(r"[\w.-]+")
@@ -66,7 +67,8 @@ class CallGrammar:
     Args:
         control_tokens: the ids of the model's control tokens by their spellings.
         one_call: whether there is only one call.
-        simple: follows only names and types of arguments, so that every schema will do.
+        simple: follows only names and types of arguments, so that every schema will do, unless the
+            tool is `strict`.
 
     Raises:
         InvalidRequestError: if a name cannot be written in this layout, or a schema followed.
@@ -116,10 +118,8 @@ class CallGrammar:
     def or_answer(self, answer: str) -> str:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
         schema = closed(bounded(json.loads(answer)))
-        if isinstance(schema, dict):
-            schema |= {"x-guidance": JSON_STYLE}
         start = f"start: {self._marked_calls()} | answer"
-        return self._lark(f"{start}\nanswer: %json {json.dumps(schema)}")
+        return self._lark(f"{start}\nanswer: {json_lark(schema)}")
 
     def _marked_calls(self) -> str:
         """Calls behind their mark, and more behind marks of their own if there may be any."""
@@ -137,7 +137,7 @@ class CallGrammar:
         if not writable or len(name) > MAX_NAME:
             raise InvalidRequestError(f"The name {name!r} cannot be written in this model's calls.")
         schema = closed(bounded(parameters_of(tool)))
-        if self._simple:
+        if self._simple and tool["function"].get("strict") is not True:
             schema = bounded(simplified(schema))
         if layout.has_json:
             arguments = self._json(schema, schema)
@@ -239,7 +239,7 @@ class CallGrammar:
             allowed.append("~/(?i:null)/")
         elif not layout.nests:
             allowed.append("/[^}]*/")  # mlx-lm's parser ends the call there
-        if isinstance(pattern := schema.get("pattern"), str) and not self._simple:
+        if isinstance(pattern := schema.get("pattern"), str):
             allowed.append(_whole_pattern(pattern))
         expression, end = " & ".join(allowed), quote or layout.value_end
         optional = "?" if _may_be_empty(schema) else ""
@@ -284,11 +284,11 @@ class CallGrammar:
         return f'"[" {item} {more} "]"' + ("" if least else ' | "[]"')
 
     def _json(self, schema: Any, root: Any) -> str:
-        if not isinstance(schema, dict):
-            return f"%json {json.dumps(schema)}"
-        held = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        style = _TEMPLATE_STYLE | ({"lenient": True} if self._simple else {})
-        return f"%json {json.dumps(held | schema | {'x-guidance': style})}"
+        if isinstance(schema, dict):
+            schema = {
+                name: root[name] for name in ("$defs", "definitions") if name in root
+            } | schema
+        return json_lark(schema, _TEMPLATE_STYLE)
 
     def _rule(self, name: str, body: str) -> str:
         number = len(self._rules)
@@ -310,27 +310,17 @@ class CallGrammar:
         return json.dumps(piece) if token is None else f"<[{token}]>"
 
 
-def make_checked(make: Callable[[], str]) -> str:
-    """A grammar; one that llguidance cannot follow is refused."""
+def make_checked(make: Callable[[], str]) -> Grammar:
+    """A grammar, with what it leaves out; one that llguidance cannot follow is refused."""
     try:
         source = make()
-        reason = _reason_against(source)
+        return Grammar("lark", source, unmet=unmet_in(source))
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        known = isinstance(error, InvalidRequestError)  # or the schema makes no sense
+        known = isinstance(error, InvalidRequestError | ValueError)  # or the schema makes no sense
         reason = str(error) if known else f"{type(error).__name__}, {error}"
-    if reason:
         raise InvalidRequestError(
             f"The schemas of the tools cannot be followed: {one_line(reason)}."
-        )
-    return source
-
-
-@lru_cache(maxsize=16)  # agents send the same tools with every request
-def _reason_against(source: str) -> str:
-    """Why llguidance cannot follow a grammar; empty if it can."""
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-    return LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(source))
+        ) from None
 
 
 def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:

@@ -29,6 +29,7 @@ class FillFormat:
         middle: opens the answer; None if the family has no such token, and the answer continues
             the prefix.
         file: opens a file's name and, on the next line, its text.
+        suffix_first: whether the suffix, with its token, comes before the prefix.
         name_inside: whether the name of the file with the gap comes after the prefix token.
         marker: a token that only this family has among those with the same three.
         enders: further special tokens that end an answer.
@@ -77,15 +78,29 @@ FILL_FORMATS: Final = (
     ),
     # StarCoder2
     replace(_STARCODER, repository="<repo_name>", file="<file_sep>", marker="<file_sep>"),
+    # Mellum
+    replace(_STARCODER, suffix_first=True, repository=None, name_inside=False,
+            marker="</assistant>"),
     # Granite Code, StarCoder
     _STARCODER,
+    # SantaCoder
+    FillFormat("<fim-prefix>", "<fim-suffix>", "<fim-middle>", repository="<fim-repo>",
+               enders=("<fim-pad>", "<|endoftext|>")),
+    # Seed-Coder
+    FillFormat("<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>", suffix_first=True),
+    # GLM from version 4.5 on
+    FillFormat("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>",
+               enders=("<|endoftext|>", "<|user|>")),
+    # Falcon-H1's coder
+    FillFormat("<|prefix|>", "<|suffix|>", "<|middle|>", enders=("<|end_of_text|>",)),
     # DeepSeek-Coder, which calls the prefix begin, the suffix hole, and the middle end
     FillFormat(*_DEEPSEEK, enders=("<|EOT|>",)),
     # CodeLlama
     FillFormat("▁<PRE>", "▁<SUF>", "▁<MID>", enders=("▁<EOT>",)),
+    FillFormat("<PRE>", "<SUF>", "<MID>", repository="<REPO>", enders=("<PAD>", "<EOT>")),
     # Codestral
     FillFormat("[PREFIX]", "[SUFFIX]", None, suffix_first=True),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -232,13 +247,13 @@ class _Layout:
 
     def around(self, head: Sequence[int], line: Sequence[int], suffix: Sequence[int]) -> list[int]:
         """The text around the gap, after the name of its file if there are other files."""
-        own = self._format
-        opening = [*self._file, *self._name, *self._special(own.prefix)]
+        own, named = self._format, [*self._file, *self._name]
+        prefix, middle = self._special(own.prefix), self._special(own.middle)
+        opening, following = [*named, *prefix], [*self._special(own.suffix), *suffix]
+        if own.suffix_first:
+            return [*named, *following, *prefix, *head, *line, *middle]
         if own.name_inside:
-            opening = [*self._file, *self._special(own.prefix), *self._name]
-        following, middle = [*self._special(own.suffix), *suffix], self._special(own.middle)
-        if own.middle is None:
-            return [*following, *opening, *head, *line]
+            opening = [*self._file, *prefix, *self._name]
         if self._suffix_first:
             return [*opening, *following, *middle, *head, *line]
         return [*opening, *head, *following, *middle, *line]

@@ -4,7 +4,10 @@ Schemas are never changed in place. What makes no sense is left to llguidance, w
 wrong with it.
 """
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 _TOO_LARGE: Final = 10**18
@@ -19,9 +22,17 @@ _OPEN_OBJECT: Final = (
     "$ref", "allOf", "anyOf", "oneOf", "if",
 )  # fmt: skip
 _MAX_REFERENCES: Final = 8
-ESCAPES: Final[dict[str, Any]] = {"json_allow_general_unicode_escapes": True}
-"""Without it, only control characters could be written as `\\u00..`, and no other characters."""
-JSON_STYLE: Final[dict[str, Any]] = {"whitespace_pattern": "[ ]?", **ESCAPES}
+_UNKNOWN_FORMAT: Final = "Unknown format"
+_NOTE: Final = "left out"
+"""Begins a format that stands for a pattern: unknown formats are told, and not followed."""
+_NOT_ONLY: Final = re.compile(r"^\^\(\?!\^\[([^\\\]^]+)\]\*\$\)")
+"""How the pattern of pydantic's `Decimal` begins: the text is not made of these signs alone."""
+JSON_RULES: Final[dict[str, Any]] = {
+    "json_allow_general_unicode_escapes": True, "coerce_one_of": True, "lenient": True,
+}  # fmt: skip
+"""Without the first, only control characters could be written as `\\u00..`, and no others. `oneOf`
+is `anyOf`, as in llama-server. What cannot be followed is left out, and told: see `unmet_in`."""
+JSON_STYLE: Final[dict[str, Any]] = {"whitespace_pattern": "[ ]?", **JSON_RULES}
 """One space at most between the parts of JSON: a model must not be able to emit blanks forever."""
 
 ValueKind = Literal["text", "text or null", "json"]
@@ -36,6 +47,43 @@ def bounded(schema: Any) -> Any:
 def closed(schema: Any) -> Any:
     """The schema, with objects that have only the properties it names where it does not say."""
     return _mapped(schema, _close, but=("allOf", "if", "then", "else", "dependentSchemas", "not"))
+
+
+def readable(schema: Any) -> Any:
+    """The schema in words that llguidance knows, without the patterns that it cannot read."""
+    return _mapped(schema, _reword)
+
+
+def json_lark(schema: Any, style: Mapping[str, Any] = JSON_STYLE) -> str:
+    """JSON of a schema, as a part of a grammar."""
+    schema = readable({} if schema is True else schema)
+    styled = schema | {"x-guidance": style} if isinstance(schema, dict) else schema
+    return f"%json {json.dumps(styled)}"
+
+
+@lru_cache(maxsize=16)  # agents send the same tools with every request
+def unmet_in(lark: str) -> tuple[str, ...]:
+    """See `unmet_of`, for a grammar in Lark.
+
+    Raises:
+        ValueError: if it cannot follow the grammar at all; it says why.
+    """
+    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+    grammar = LLMatcher.grammar_from_lark(lark)
+    wrong, told = LLMatcher.validate_grammar_with_warnings(grammar)
+    if wrong:
+        raise ValueError(told[0].partition("\n")[0].rpartition("JSON schema: ")[2])
+    return unmet_of(told)
+
+
+def unmet_of(told: Iterable[str]) -> tuple[str, ...]:
+    """What schemas demand that llguidance leaves out, by its warnings. `oneOf` and unknown words
+    for `format` are not counted."""
+    left = (each.removeprefix(f"{_UNKNOWN_FORMAT}: {_NOTE}: ") for each in told)
+    left = (each for each in left if not each.startswith(("oneOf", _UNKNOWN_FORMAT)))
+    left = (each.removeprefix("Unimplemented keys: ").strip("[]").replace('"', "") for each in left)
+    return tuple(map(one_line, left))
 
 
 def resolved(schema: Any, root: Any) -> Any:
@@ -152,6 +200,42 @@ def _mapped(
         else:
             kept[name] = _mapped(held, change, but)
     return change(kept)
+
+
+def _reword(schema: dict[str, Any]) -> dict[str, Any]:
+    """One schema, whose parts are in words that llguidance knows."""
+    if schema.get("uniqueItems") is False:
+        schema = {name: held for name, held in schema.items() if name != "uniqueItems"}
+    pattern, both = schema.get("pattern"), schema.get("allOf", [])
+    if isinstance(pattern, str) and isinstance(both, list):
+        if found := _NOT_ONLY.match(pattern):
+            pattern = f"^{pattern[found.end() :]}"
+            schema |= {"pattern": pattern, "allOf": [*both, {"pattern": f"[^{found[1]}]"}]}
+        if not _is_readable(pattern):
+            note = {"format": f"{_NOTE}: the pattern {pattern}"}
+            schema |= {"pattern": "", "allOf": [*both, note]}
+    names = schema.get("propertyNames")
+    if not isinstance(names, dict) or schema.keys() & {"properties", "patternProperties"}:
+        return schema
+    others = {name: held for name, held in schema.items() if name != "propertyNames"}
+    rules = {name: held for name, held in names.items() if name not in ("type", "title")}
+    match rules:
+        case {"enum": [*values]} if len(rules) == 1:
+            wanted = f"^({'|'.join(map(re.escape, map(str, values)))})$"
+        case {"pattern": str(wanted)} if len(rules) == 1:
+            pass
+        case _:
+            return schema if rules else others
+    held = {wanted: others.get("additionalProperties", True)}
+    return others | {"patternProperties": held, "additionalProperties": False}
+
+
+@lru_cache(maxsize=256)
+def _is_readable(pattern: str) -> bool:
+    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+    schema = json.dumps({"type": "string", "pattern": pattern})
+    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
 
 
 def _bound(schema: dict[str, Any]) -> dict[str, Any]:

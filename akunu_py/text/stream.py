@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from tokenizers.decoders import DecodeStream
 
+from akunu_py.options import Reasoning
+
 _CONTEXT: Final = 8
 """Tokens of the prompt that decide how the first token of the answer is spelled."""
 
@@ -121,21 +123,76 @@ def pending_length(text: str, stops: Sequence[str]) -> int:
     return longest
 
 
+class ReasoningSplitter:
+    """Cuts a streamed answer behind the reasoning that it may begin with.
+
+    Attributes:
+        over: whether only the answer follows.
+    """
+
+    def __init__(self, reasoning: Reasoning | None) -> None:
+        self.over = reasoning is None
+        self._reasoning = reasoning or Reasoning("", "")
+        self._inside = self._reasoning.is_open
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """Takes the next piece of text; returns what is reasoning now, with its marks, and what is
+        the answer."""
+        if self.over:
+            return "", text
+        self._held += text
+        start, end = self._reasoning.start, self._reasoning.end
+        if not self._inside:
+            begun = self._held.lstrip()
+            if not begun.startswith(start):
+                self.over = not start.startswith(begun)
+                return "", self._take(len(self._held) if self.over else 0)
+            self._inside = True
+        at = self._held.find(end)
+        self.over = at >= 0
+        if self.over:
+            return self._take(at + len(end)), self._take(len(self._held))
+        return self._take(len(self._held) - pending_length(self._held, (end,))), ""
+
+    def flush(self) -> tuple[str, str]:
+        """What was held back for a mark that did not come; call it at the stream's end."""
+        rest = self._take(len(self._held))
+        return (rest, "") if self._inside else ("", rest)
+
+    def _take(self, length: int) -> str:
+        taken, self._held = self._held[:length], self._held[length:]
+        return taken
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that became readable with one token, and whether that token was drafted."""
+    """Text that became readable with one token, whether that token was drafted, and how many of the
+    first characters are reasoning, with its marks."""
 
     text: str
     drafted: bool
+    thought: int = 0
 
 
 class TextStream:
-    """Detokenises one answer, with a new detokenizer, and watches for stop strings."""
+    """Detokenises one answer, with a new detokenizer, and watches for stop strings behind its
+    reasoning.
+
+    Attributes:
+        reasoning_tokens: how many tokens were reasoning so far, with its marks.
+    """
 
     def __init__(
-        self, detokenizer: Detokenizer | WholeTextDetokenizer, stops: Sequence[str]
+        self,
+        detokenizer: Detokenizer | WholeTextDetokenizer,
+        stops: Sequence[str] = (),
+        reasoning: Reasoning | None = None,
     ) -> None:
+        self.reasoning_tokens = 0
+        self._undecided = 0  # tokens that may have begun the reasoning
         self._detokenizer = detokenizer
+        self._splitter = ReasoningSplitter(reasoning)
         self._scanner = StopScanner(stops)
 
     @property
@@ -144,9 +201,18 @@ class TextStream:
         return self._scanner.found
 
     def feed(self, token: int, *, drafted: bool) -> Piece:
-        return Piece(self._scanner.feed(self._detokenizer.add(token)), drafted)
+        splitter = self._splitter
+        self._undecided += not splitter.over
+        thought, answer = splitter.feed(self._detokenizer.add(token))
+        if thought or splitter.over:
+            self.reasoning_tokens += self._undecided if thought else 0
+            self._undecided = 0
+        return Piece(thought + self._scanner.feed(answer), drafted, len(thought))
 
     def finish(self) -> Piece:
-        """The text held back because a character or a stop string was incomplete."""
-        text = self._scanner.feed(self._detokenizer.finish())
-        return Piece(text + self._scanner.flush(), drafted=False)
+        """The text held back because a character, a mark or a stop string was incomplete."""
+        thought, answer = self._splitter.feed(self._detokenizer.finish())
+        more, rest = self._splitter.flush()
+        self.reasoning_tokens += self._undecided if thought + more else 0
+        text = self._scanner.feed(answer + rest) + self._scanner.flush()
+        return Piece(thought + more + text, drafted=False, thought=len(thought + more))

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
+from akunu_py.options import Reasoning
 from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
 
@@ -100,6 +101,14 @@ class Tokenizer:
         return answer_format_of(self.wrapped, self.template)
 
     @cached_property
+    def reasoning(self) -> Reasoning | None:
+        """The reasoning that an answer in a chat may begin with; see `AnswerFormat.reasoning`."""
+        if not self.answer_format.think_start or not self.has_chat_template:
+            return None
+        asked = self.render_chat([{"role": "user", "content": "?"}], open_answer=True)
+        return self.answer_format.reasoning(asked)
+
+    @cached_property
     def token_bytes(self) -> TokenBytes:
         return TokenBytes(self.wrapped)
 
@@ -113,6 +122,17 @@ class Tokenizer:
         """The ids of all control tokens, by their spellings."""
         added = self.wrapped.added_tokens_decoder.items()
         return {entry.content: token for token, entry in added if entry.special}
+
+    @cached_property
+    def grammar_tokens(self) -> dict[str, int]:
+        """The ids of the tokens that a grammar has to name by their ids, by their spellings: those
+        that llguidance takes for special, which are control tokens and added ones in brackets."""
+        added = self.wrapped.added_tokens_decoder.items()
+        return {
+            entry.content: token
+            for token, entry in added
+            if entry.special or (entry.content.startswith("<") and entry.content.endswith(">"))
+        }
 
     @cached_property
     def longest_piece(self) -> int:

@@ -63,7 +63,8 @@ def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
         cache = model.make_cache(len(PROMPT) + 1)
         model.prefill(PROMPT, cache, step=step)
         predictions.append(model.forward(mx.array([5]), cache))
-    assert mx.allclose(*predictions, rtol=1e-3, atol=1e-3)
+    one, other = predictions
+    assert mx.allclose(one, other, rtol=1e-3, atol=1e-3)
     engine = engine_of(model, 48)
     plain = engine.generate(PROMPT, PLAIN).token_ids
     assert engine_of(model, 131).generate(PROMPT, PLAIN).token_ids == plain

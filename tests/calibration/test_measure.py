@@ -70,17 +70,17 @@ def test_what_was_measured_before_a_request_came_is_not_measured_again(
     monkeypatch.setattr(calibration, "SIZES", (1, 2, 5))
     found, ticks = Unfinished(), 0
 
-    def third(*_: float) -> None:
+    def seventh(*_: float) -> None:
         nonlocal ticks
         ticks += 1
-        if ticks % 3 == 0:
+        if ticks % 7 == 0:
             raise InterruptedError
 
     curve, gaps = None, 0
     while curve is None:
         gaps += 1
         with suppress(InterruptedError):
-            curve = measure(model, budget_s=0.1, contexts=(64,), progress=third, found=found)
+            curve = measure(model, budget_s=0.1, contexts=(64,), progress=seventh, found=found)
     assert gaps > 1
     assert {size for size, _ in curve.levels[0].verify_s} >= {1, 2}
 

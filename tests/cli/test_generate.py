@@ -134,3 +134,13 @@ def test_a_request_that_cannot_be_served_is_refused_in_one_sentence(
     assert printed.out == ""
     assert sentence in printed.err
     assert printed.err.count("\n") == 1
+
+
+def test_json_that_was_cut_says_so(
+    model: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "array", "items": {"type": "integer"}, "minItems": 50}')
+    words = ("generate", "-p", "A list:", "--schema", str(schema), *model)
+    assert main([*words, "-m", "5"]) == 4
+    assert "The JSON is not complete: stopped at the token limit." in capsys.readouterr().err

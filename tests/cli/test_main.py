@@ -128,3 +128,20 @@ def test_a_busy_engine_does_not_keep_the_process() -> None:
         "program.run()"
     )
     assert run("-c", script)[:2] == (5, "said")
+
+
+@pytest.mark.parametrize(
+    ("command", "out", "err"),
+    [
+        ("{} generate -p a -m 1 --json <&- | grep -o finish_r", "finish_r\n", ""),
+        ("{} generate -p a --model ./nowhere 2>&-", "", ""),
+        ('mkdir "$0" && cd "$0" && rmdir "$0" && {} generate -p a', "", "directory was deleted"),
+    ],
+)
+def test_surroundings_that_lack_something(tmp_path: Path, command: str, out: str, err: str) -> None:
+    program = command.format(" ".join((sys.executable, *PROGRAM)))
+    words = ["sh", "-c", program, str(tmp_path / "gone")]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.stdout == out
+    assert err in ended.stderr
+    assert "FATAL" not in ended.stderr

@@ -203,6 +203,7 @@ def test_an_interrupted_draft_leaves_nothing_behind(
 
     def draw() -> None:
         logits = source.advance(tokens, 4)
+        assert logits is not None
         for _ in range(4):
             source.append(mx.argmax(logits, axis=-1))
 
@@ -211,6 +212,7 @@ def test_an_interrupted_draft_leaves_nothing_behind(
         with pytest.raises(KeyboardInterrupt):
             draw()
     logits = source.advance(tokens, 4)
+    assert logits is not None
     expected = model.forward(mx.array(tokens), model.make_cache(64))[-1:]
     assert mx.allclose(logits, expected, atol=1e-3)
 

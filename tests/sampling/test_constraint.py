@@ -20,7 +20,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
-from akunu_py.options import Grammar, Options, Sampling, Wake
+from akunu_py.options import Grammar, Options, Reasoning, Sampling, Wake
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import BigramDrafter, OracleDrafter, drafted_answer, rounds_of
@@ -133,11 +133,18 @@ def test_the_bundled_model_keeps_to_a_schema() -> None:
     assert set(json.loads(answer.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
 
 
+def test_what_a_schema_demands_in_vain_is_told(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    grammar = Grammar("json_schema", '{"not": {"type": "string"}, "const": 1}')
+    answer = engine.generate("a", Options(max_tokens=3, grammar=grammar))
+    assert (answer.text, caplog.messages) == ("1", ["the JSON schema is followed without not"])
+
+
 @pytest.mark.parametrize(
     ("grammar", "said"),
     [
         (Grammar("json_schema", '{"type": "thing"}'), "JSON schema cannot be followed: .*thing"),
-        (Grammar("json_schema", '{"not": {"type": "string"}}'), 'Unimplemented keys: \\["not"\\]'),
         (Grammar("regex", "(a"), "regular expression cannot be followed: .*unclosed"),
         (Grammar("lark", "start: unknown"), "grammar cannot be followed: .*unknown name"),
     ],
@@ -263,8 +270,8 @@ def waking(mark: str, **wake: Any) -> Grammar:
     return Grammar("lark", f'{BODY}"{mark}"', Wake(mark, **wake))
 
 
-def sleeping(engine: Engine, mark: str, **wake: Any) -> Constraint:
-    return ConstraintFactory(engine.tokenizer, 320).make(waking(mark, **wake), 5)
+def sleeping(engine: Engine, mark: str, reasoning: Reasoning | None = None) -> Constraint:
+    return ConstraintFactory(engine.tokenizer, 320).make(waking(mark), 5, reasoning)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
@@ -285,16 +292,18 @@ def test_drafts_do_not_change_an_answer_that_wakes_it(engine: Engine, seed: int)
 
 
 def test_once_ends_the_answer(engine: Engine) -> None:
-    held = waking("<c>", awake=True, once=True)
-    completion = engine.generate(f"{PROMPT}<c>", Options(50, grammar=held))
-    assert re.fullmatch(r"[0-9]{3}!", completion.text)
+    free = engine.generate(PROMPT, Options(60, drafter="none")).text
+    mark = next(sign for sign in free[5:] if sign.isascii() and sign.isalpha())
+    completion = engine.generate(PROMPT, Options(60, grammar=waking(mark, once=True)))
+    assert re.fullmatch(rf"[^{mark}]*{mark}[0-9]{{3}}!", completion.text, re.DOTALL)
     assert completion.finish_reason == "eos"
 
 
-def test_reasoning_does_not_wake_it(engine: Engine) -> None:
+@pytest.mark.parametrize("is_open", [False, True])
+def test_reasoning_does_not_wake_it(engine: Engine, is_open: bool) -> None:
     encode = engine.tokenizer.encode_plain
-    held = sleeping(engine, "<c>", thinking=True, think_start="<t>", think_end="</t>")
-    said = encode("Use <c> here.</t><t><c></t> Now <c>12")
+    held = sleeping(engine, "<c>", Reasoning("<t>", "</t>", is_open=is_open))
+    said = encode(f"{'' if is_open else ' <t>'}Use <c> here.</t> Now <t> <c>12")
     assert held.extend(5, said) == len(said)
     assert held.forced_tokens(9) == ()  # a digit is missing
     assert held.allowed_length(encode("3!<c>x")) == 2

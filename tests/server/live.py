@@ -125,7 +125,8 @@ class LiveServer:
 
 def parse_events(text: str) -> list[Any]:
     """The JSON of server-sent events; a final line that is not JSON stays text."""
-    data = [line.rpartition("data: ")[2] for line in text.split("\n\n") if line]
+    entries = (entry for entry in text.split("\n\n") if entry and not entry.startswith(":"))
+    data = [entry.rpartition("data: ")[2] for entry in entries]
     return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
 
 

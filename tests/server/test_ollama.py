@@ -90,7 +90,7 @@ def test_a_conversation_goes_on_from_its_context(live: LiveServer) -> None:
 
 
 def test_an_empty_prompt_only_checks_that_the_model_is_loaded(live: LiveServer) -> None:
-    for fields in ({"prompt": ""}, {"prompt": "", "stream": False}, {"keep_alive": 0}):
+    for fields in ({"prompt": ""}, {"prompt": "", "stream": False}):
         answer = live.post(PATH, {"model": "tiny"} | fields).json()
         assert (answer["done"], answer["done_reason"], answer["response"]) == (True, "load", "")
 
@@ -158,8 +158,8 @@ def test_there_is_one_model(live: LiveServer) -> None:
     assert running["context_length"] == 1024
 
 
-def test_the_model_is_shown_under_any_name(live: LiveServer) -> None:
-    for body in ({"model": "tiny:latest"}, {"name": "qwen2.5-coder:7b", "verbose": True}, {}):
+def test_the_model_is_shown(live: LiveServer) -> None:
+    for body in ({"model": "tiny:latest"}, {"name": "tiny", "verbose": True}, {}):
         shown = live.post("/api/show", body).json()
         assert shown["model_info"]["general.architecture"] == "llama"
         assert shown["model_info"]["llama.context_length"] == 1024

@@ -234,6 +234,49 @@ def test_a_model_cannot_leave_a_call_unfinished(parrot: LiveServer) -> None:
     assert call["function"]["arguments"].startswith('{"')
 
 
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+}
+PERSON_FORMAT = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+THOUGHT = "Who? {<tool_call>Question: who?"
+
+
+@pytest.mark.parametrize(
+    ("says", "fields", "content"),
+    [
+        ('{"name": "Ada", "age": 36}', {"response_format": PERSON_FORMAT}, True),
+        ("Ada.", {"structured_outputs": {"regex": "[A-Z][a-z]*[.]"}, "tools": []}, True),
+        (CALL, {"tool_choice": "required"}, False),
+        ('{"name": "Ada", "age": 36}', {"response_format": PERSON_FORMAT, "tools": []}, True),
+        ("Ada <think>is</think> it. ", {"stop": ["Question:"]}, True),
+    ],
+    ids=["schema", "regex", "required call", "schema without tools", "stop"],
+)
+def test_grammars_and_stops_leave_reasoning_alone(
+    parrot: LiveServer, says: str, fields: dict[str, Any], *, content: bool
+) -> None:
+    spoken = f"<think>{THOUGHT}</think>\n\n{says}Question: who?"
+    message = choice_of(parrot, spoken, **fields)["message"]
+    assert message["reasoning_content"] == THOUGHT
+    assert message["content"] == (says if content else None)
+    assert bool(message.get("tool_calls")) is not content
+    body = tools_body(spoken, stream=True, **fields)
+    chunks = [chunk for chunk in parrot.events("/v1/chat/completions", body) if chunk != "[DONE]"]
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == THOUGHT
+    assert "".join(delta.get("content") or "" for delta in deltas) == (message["content"] or "")
+
+
+def test_a_budget_ends_reasoning_before_a_grammar(parrot: LiveServer) -> None:
+    spoken = '<think>abcdefgh</think>{"name": "Ada", "age": 36}'
+    fields = {"response_format": PERSON_FORMAT, "thinking_token_budget": 5, "tools": []}
+    message = choice_of(parrot, spoken, **fields)["message"]
+    assert message["reasoning_content"] == "abcd"  # the mark counts, too
+    assert json.loads(message["content"]).keys() == {"name", "age"}
+
+
 def test_without_parallel_calls_the_answer_ends_after_the_first(parrot: LiveServer) -> None:
     choice = choice_of(parrot, f"{CALL}\n{CALL}", parallel_tool_calls=False)
     (call,) = choice["message"]["tool_calls"]
@@ -261,15 +304,6 @@ def test_a_call_can_be_required(parrot: LiveServer, wanted: Any) -> None:
     choice = choice_of(parrot, CALL, tool_choice=wanted)
     (call,) = choice["message"]["tool_calls"]
     assert_reads_the_file(call)
-
-
-def test_a_required_call_is_opened_in_the_prompt(parrot: LiveServer) -> None:
-    free, forced = (
-        parrot.post("/v1/chat/completions", tools_body(CALL, tool_choice=choice)).json()["usage"]
-        for choice in ("auto", "required")
-    )
-    assert forced["prompt_tokens"] == free["prompt_tokens"] + len("<tool_call>")
-    assert forced["completion_tokens"] == free["completion_tokens"] - len("<tool_call>")
 
 
 def test_the_template_gets_only_the_tools_that_may_be_called(parrot: LiveServer) -> None:

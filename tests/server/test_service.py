@@ -14,6 +14,7 @@ import pytest
 import akunu_py
 from akunu_py.events import EventStream
 from akunu_py.options import MAX_SLOTS
+from akunu_py.server import wire
 from akunu_py.server.settings import ServerSettings
 from tests.server.live import HeldEngine, LiveServer, serve
 from tests.server.load import Load
@@ -65,6 +66,53 @@ def test_the_choices_of_a_request_take_one_place_in_the_queue(held: LiveServer) 
     assert len(answers) == 8
 
 
+MESSAGES = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": True}
+KEPT_ALIVE = [
+    ("/completion", {"prompt": "a", "n_predict": 2, "stream": True}, b"", b"\n: waiting\n\n"),
+    ("/v1/chat/completions", MESSAGES, b"", b"\n: waiting\n\n"),
+    ("/v1/messages", MESSAGES, b"event: message_start\n", b"event: ping\n"),
+    ("/v1/responses", {"input": "a", "stream": True}, b"event: response.created\n",
+     b"event: response.in_progress\n"),
+    ("/api/generate", {"prompt": "a", "raw": True, "options": {"num_predict": 2}}, b"", b""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("wanted", KEPT_ALIVE, ids=lambda wanted: wanted[0])
+def test_a_stream_begins_while_its_request_waits_and_is_never_silent(
+    held: LiveServer,
+    engine: HeldEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: tuple[str, dict[str, Any], bytes, bytes],
+) -> None:
+    path, body, opening, kept_alive = wanted
+    monkeypatch.setattr(wire, "SILENCE_S", 0.01)
+    engine.hold(after=0)
+    with held.dial("/completion", completion(n_predict=1)):
+        engine.wait_until_held()
+        with held.dial(path, body) as waiting:
+            said = waiting.recv(20)
+            while opening not in said or said.count(kept_alive) < 3:
+                said += waiting.recv(4096)
+            assert said.startswith(b"HTTP/1.1 200")
+            engine.release()
+            while b"0\r\n\r\n" not in said:
+                said += waiting.recv(4096)
+    assert (b"message_start" in said) is (path == "/v1/messages")
+    assert b"error" not in said.replace(b'"error":null', b"")
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+def test_a_prompt_that_is_too_long_is_refused_before_it_waits(
+    held: LiveServer, engine: HeldEngine, path: str
+) -> None:
+    engine.hold(after=0)
+    with held.dial("/completion", completion(n_predict=1)):
+        engine.wait_until_held()
+        refused = held.post(path, completion(prompt="ab " * 5000, stream=True))
+    assert refused.status_code == 400
+    assert "exceeds the available context size" in refused.json()["error"]["message"]
+
+
 def infill(**fields: Any) -> dict[str, Any]:
     """A body for typing; llama.vim always names slot 0."""
     gap = {"id_slot": 0, "input_prefix": "one\n", "prompt": "t", "input_suffix": "\nthree\n"}
@@ -89,7 +137,9 @@ def test_a_newer_request_replaces_the_older_one(
         older = pool.submit(held.post, path, body(**before))
         engine.wait_until_held()
         newer = pool.submit(held.post, path, body(**after))
-        assert older.result().status_code == 409
+        replaced = older.result()
+        assert "superseded_error" in replaced.text
+        assert replaced.status_code == (200 if replaced.text.startswith("data: ") else 409)
         engine.release()
         assert newer.result().json()["tokens_predicted"] == 2
 

@@ -67,6 +67,15 @@ GRANITE = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<filen
 DEEPSEEK = ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>")
 LLAMA = ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>")
 CODESTRAL = ("[PREFIX]", "[SUFFIX]")
+MELLUM = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>", "<filename>",
+          "</assistant>")  # fmt: skip
+SEED = ("<[fim-prefix]>", "<[fim-suffix]>", "<[fim-middle]>")
+OTHERS = [
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("<|prefix|>", "<|suffix|>", "<|middle|>"),
+    ("<PRE>", "<SUF>", "<MID>"),
+]
 
 GAP = FillRequest("1\n2", "3")
 IN_REPOSITORY = replace(
@@ -89,6 +98,13 @@ LAYOUTS = [
     (DEEPSEEK, DEEPSEEK_GAP, f"#a\nx\n#b\ny\n{DEEPSEEK_GAP}"),
     (LLAMA, "▁<PRE>1\n▁<SUF>3▁<MID>2", "#a\nx\n#b\ny\n▁<PRE>1\n▁<SUF>3▁<MID>2"),
     (CODESTRAL, "[SUFFIX]3[PREFIX]1\n2", "#a\nx\n#b\ny\n[SUFFIX]3[PREFIX]1\n2"),
+    (MELLUM, "<fim_suffix>3<fim_prefix>1\n2<fim_middle>",
+     "<filename>a\nx\n<filename>b\ny\n<filename>c\n"
+     "<fim_suffix>3<fim_prefix>1\n2<fim_middle>"),
+    (SEED, "<[fim-suffix]>3<[fim-prefix]>1\n2<[fim-middle]>",
+     "#a\nx\n#b\ny\n<[fim-suffix]>3<[fim-prefix]>1\n2<[fim-middle]>"),
+    *((own, "{}1\n{}3{}2".format(*own), "#a\nx\n#b\ny\n{}1\n{}3{}2".format(*own))
+      for own in OTHERS),
 ]  # fmt: skip
 
 
@@ -101,6 +117,7 @@ def test_each_familys_layout(special: tuple[str, ...], alone: str, in_repository
 def test_the_suffix_may_come_first() -> None:
     expected = "<|fim_prefix|><|fim_suffix|>3<|fim_middle|>1\n2"
     assert told(QWEN, replace(GAP, suffix_first=True)) == expected
+    assert told(SEED, replace(GAP, suffix_first=True)) == told(SEED, GAP)
 
 
 def test_a_familys_tokens_end_the_answer() -> None:

@@ -174,7 +174,6 @@ def test_a_cut_answer_is_incomplete(client: openai.OpenAI) -> None:
         ({"input": "a", "background": True}, "background"),
         ({"input": "a", "truncation": "middle"}, "truncation"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
         ({"input": [{"role": "bystander", "content": "a"}]}, "input[0].role"),
         ({"input": "a", "top_logprobs": 3}, "top_logprobs"),

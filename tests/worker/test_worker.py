@@ -50,7 +50,7 @@ def test_what_the_engine_calls_cannot_wait_for_its_worker(worker: EngineWorker) 
     ):
         with pytest.raises(InvalidRequestError, match="cannot wait for the engine's worker"):
             worker.call(lambda _, wait=wait: wait())  # type: ignore[misc]
-    assert len(list(worker.stream("a", Options(2))))
+    assert list(worker.stream("a", Options(2)))
 
 
 def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> None:

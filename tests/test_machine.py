@@ -1,0 +1,77 @@
+"""How much memory a process may take, and what it says if it cannot run here."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from akunu_py.machine.backend import Backend
+from akunu_py.machine.memory import free_memory_bytes
+
+MB = 1 << 20
+
+
+def write(root: Path, files: dict[str, object]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{content}\n")
+    return root
+
+
+def process(root: Path, group: str = "0::/") -> Path:
+    """A process with 8,000 MB free memory and 100 MB of address space."""
+    taken = 100 * MB // resource.getpagesize()
+    return write(
+        root,
+        {
+            "proc/meminfo": f"MemTotal: 9999999 kB\nMemAvailable:  {8000 << 10} kB",
+            "proc/self/statm": f"{taken} 1 1 1 0 1 0",
+            "proc/self/cgroup": group,
+        },
+    )
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_limits_of_the_process_bound_what_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    limits = {resource.RLIMIT_AS: resource.RLIM_INFINITY, resource.RLIMIT_DATA: -1}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], -1))
+    assert free_memory_bytes(process(tmp_path)) == 8000 * MB
+    limits[limit] = 1000 * MB
+    assert 500 * MB < free_memory_bytes(tmp_path) < 1000 * MB
+    limits[limit] = MB
+    assert free_memory_bytes(tmp_path) == 0
+
+
+V2 = {"memory.max": 3000 * MB, "memory.current": 2000 * MB,
+      "memory.stat": f"anon 1\ninactive_file {300 * MB}\nactive_file {200 * MB}"}  # fmt: skip
+V1 = {"memory.limit_in_bytes": 3000 * MB, "memory.usage_in_bytes": 2000 * MB,
+      "memory.stat": f"active_file 7\ntotal_inactive_file {500 * MB}"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("group", "place", "files"),
+    [
+        ("0::/", "sys/fs/cgroup", V2),
+        ("0::/a/b", "sys/fs/cgroup/a/b", V2),
+        ("0::/a/b", "sys/fs/cgroup/a", V2),
+        ("9:cpu:/\n4:memory:/docker/1", "sys/fs/cgroup/memory", V1),
+        ("4:cpu,memory:/a", "sys/fs/cgroup/memory/a", V1),
+    ],
+)
+def test_control_groups_bound_what_is_free(
+    tmp_path: Path, group: str, place: str, files: dict[str, object]
+) -> None:
+    write(process(tmp_path, group), {f"{place}/{name}": text for name, text in files.items()})
+    assert free_memory_bytes(tmp_path) == 1500 * MB
+    write(tmp_path, {f"{place}/memory.max": "max", f"{place}/memory.limit_in_bytes": 2**63 - 4096})
+    assert free_memory_bytes(tmp_path) == 8000 * MB
+
+
+def test_weights_stay_quantized_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = Backend("cpu", "a CPU", "mkl", 2)
+    with monkeypatch.context() as limited:
+        limited.setattr(resource, "getrlimit", lambda _: (1 << 20, -1))
+        assert cpu.weight_layout("auto", 1 << 20) == "quantized"
+    assert cpu.weight_layout("auto", 1 << 20) == "dense"

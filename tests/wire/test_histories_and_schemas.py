@@ -1,0 +1,221 @@
+"""Where features meet: histories with calls that were cut, and schemas that libraries make."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import akunu_py
+from akunu_py.server.settings import ServerSettings
+from tests.server.live import LiveServer, serve
+from tests.tiny_model import write_tiny_model
+
+CODER = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for tool_call in message.tool_calls or [] %}{% set tool_call = tool_call.function %}"
+    "<tool_call>\n<function={{ tool_call.name }}>\n"
+    "{% for key, value in tool_call.arguments|items %}"
+    "<parameter={{ key }}>\n{{ value }}\n</parameter>\n{% endfor %}</function>\n</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+"""Presents calls like Qwen3-Coder's template."""
+
+
+@pytest.fixture(scope="module")
+def coder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = write_tiny_model(tmp_path_factory.mktemp("models") / "coder")
+    options = akunu_py.ModelOptions(str(folder), chat_template=CODER)
+    with serve(lambda: akunu_py.load(options), ServerSettings(aliases=("coder",))) as server:
+        yield server
+
+
+GO_ON = {"role": "user", "content": "Go on"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("", ""),
+        (None, ""),
+        ("null", ""),
+        ('{"a": ', '<parameter=arguments>\n{"a": \n</parameter>\n'),
+        ("[1]", "<parameter=arguments>\n[1]\n</parameter>\n"),
+        ('{"a": 1}', "<parameter=a>\n1\n</parameter>\n"),
+        ('{"a": "\\ud83d"}', "<parameter=a>\n?\n</parameter>\n"),
+    ],
+)
+def test_a_history_may_have_calls_that_were_cut(
+    coder: LiveServer, arguments: str | None, shown: str
+) -> None:
+    function = {"name": "f", "arguments": arguments}
+    call = {"id": "1", "type": "function", "function": function}
+    said = [{"role": "assistant", "content": "", "tool_calls": [call]}, GO_ON]
+    prompt = coder.ask("/apply-template", {"messages": said})["prompt"]
+    assert f"<function=f>\n{shown}</function>" in prompt
+    use = {"type": "tool_use", "id": "1", "name": "f", "input": arguments}
+    item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": arguments}
+    for path, fields in (
+        ("/v1/chat/completions", {"messages": said}),
+        ("/v1/messages", {"messages": [{"role": "assistant", "content": [use]}, GO_ON]}),
+        ("/v1/responses", {"input": [item, GO_ON]}),
+        ("/api/chat", {"messages": said, "stream": False, "options": {"num_predict": 1}}),
+    ):
+        coder.ask(path, fields | {"max_tokens": 1})
+    del function["arguments"]
+    coder.ask("/v1/chat/completions", {"messages": said, "max_tokens": 1})
+
+
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
+    "a path": ({"type": "string", "format": "path", "maxLength": 2}, ""),
+    "int64": ({"type": "string", "format": "int64", "maxLength": 2}, ""),
+    "integer or number": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ""),
+    "Decimal": ({"type": "string", "pattern": DECIMAL, "maxLength": 3}, ""),
+    "names of a kind": ({"type": "object", "propertyNames": {"enum": ["a"]}, "maxProperties": 1,
+                         "additionalProperties": {"type": "boolean"}}, ""),
+    "a set": ({"type": "array", "items": {"const": 1}, "uniqueItems": True, "maxItems": 2},
+              "uniqueItems"),
+    "not": ({"not": {"type": "string"}, "enum": [1, 2]}, "not"),
+    "look-around": ({"type": "string", "pattern": "a(?=b)b", "maxLength": 2},
+                    r"the pattern a(?=b)b"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schemas_that_libraries_make_are_served(parrot: LiveServer, name: str) -> None:
+    schema, unmet = SCHEMAS[name]
+    holder = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    messages = [{"role": "user", "content": "Hello"}]
+
+    def formats(**strict: bool) -> list[tuple[str, dict[str, Any]]]:
+        named: dict[str, Any] = {"name": "x", "schema": holder} | strict
+        tool = {"name": "f", "parameters": holder} | strict
+        tools = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
+        whole = {"response_format": {"type": "json_schema", "json_schema": named}}
+        return [
+            ("/v1/chat/completions", {"messages": messages} | whole),
+            ("/v1/chat/completions", {"messages": messages} | tools),
+            ("/v1/responses",
+             {"input": "a", "text": {"format": {"type": "json_schema"} | named}}),
+        ]  # fmt: skip
+
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/messages", {"messages": messages,
+                          "output_format": {"type": "json_schema", "schema": holder}}),
+        ("/completion", {"prompt": "a", "json_schema": holder}),
+        ("/api/generate", {"prompt": "a", "raw": True, "format": holder}),
+    ]  # fmt: skip
+    for path, fields in [*formats(), *others]:
+        for streams in (False, True):
+            answer = parrot.post(path, {"max_tokens": 60, "stream": streams} | fields)
+            assert answer.status_code == 200, answer.text
+            assert unmet in answer.headers.get("warning", "")
+            assert ("warning" in answer.headers) == bool(unmet)
+    for path, fields in formats(strict=True):
+        answer = parrot.post(path, {"max_tokens": 60} | fields)
+        assert answer.status_code == (400 if unmet else 200), answer.text
+        assert not unmet or f"cannot demand {unmet}" in answer.json()["error"]["message"]
+
+
+READ = {"name": "read", "parameters": {"type": "object", "properties": {"p": {"type": "string"}}}}
+CALL = '<tool_call>\n{"name": "read", "arguments": {"p": "a.py"}}\n</tool_call>'
+
+
+def test_a_named_tool_is_called_once(parrot: LiveServer) -> None:
+    messages = [{"role": "user", "content": "\n".join([CALL] * 3)}]
+    asked: dict[str, Any] = {"messages": messages, "max_tokens": 400, "temperature": 0}
+    tools = {"tools": [{"type": "function", "function": READ}],
+             "tool_choice": {"type": "function", "function": {"name": "read"}}}  # fmt: skip
+    message = parrot.ask("/v1/chat/completions", asked | tools)["choices"][0]["message"]
+    assert (len(message["tool_calls"]), message["content"]) == (1, None)
+    tools = {"tools": [{"name": "read", "input_schema": READ["parameters"]}],
+             "tool_choice": {"type": "tool", "name": "read"}}  # fmt: skip
+    assert len(parrot.ask("/v1/messages", asked | tools)["content"]) == 1
+    item = {"input": messages, "tools": [READ | {"type": "function"}],
+            "tool_choice": {"type": "function", "name": "read"}}  # fmt: skip
+    assert len(parrot.ask("/v1/responses", {"temperature": 0} | item)["output"]) == 1
+
+
+@pytest.mark.parametrize("tokens", [4, 14, 24, 40, 66, 68, 70])
+def test_a_call_that_a_limit_cuts_is_not_in_the_text(parrot: LiveServer, tokens: int) -> None:
+    messages = [{"role": "user", "content": f"Hm.{CALL}"}]
+    asked: dict[str, Any] = {"messages": messages, "max_tokens": tokens, "temperature": 0}
+    tools = {"tools": [{"type": "function", "function": READ}]}
+    chat = parrot.ask("/v1/chat/completions", asked | tools)["choices"][0]
+    assert (chat["message"]["content"], chat["finish_reason"]) == ("Hm.", "length")
+    *chunks, _ = parrot.events("/v1/chat/completions", asked | tools)
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Hm."
+    named = {"tools": [{"name": "read", "input_schema": READ["parameters"]}]}
+    blocks = parrot.ask("/v1/messages", asked | named)["content"]
+    assert [block["text"] for block in blocks if block["type"] == "text"] == ["Hm."]
+    item = {"input": messages, "max_output_tokens": tokens, "tools": [READ | {"type": "function"}]}
+    output = parrot.ask("/v1/responses", {"temperature": 0} | item)["output"]
+    assert [each["content"][0]["text"] for each in output if "content" in each] == ["Hm."]
+    options = {"options": {"num_predict": tokens, "temperature": 0}, "stream": False}
+    assert parrot.ask("/api/chat", asked | tools | options)["message"]["content"] == "Hm."
+
+
+@pytest.mark.parametrize(
+    "item", [{"type": "item_reference", "id": "rs_1"}, {"id": "msg_1"}, {"id": "x", "type": None}]
+)
+def test_a_reference_to_an_item_is_refused_in_a_sentence(
+    parrot: LiveServer, item: dict[str, Any]
+) -> None:
+    turn = {"role": "user", "content": "Hello"}
+    answer = parrot.post("/v1/responses", {"input": [turn, item]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "input[1].id")
+    assert "stores no responses" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        ({"type": "message", "role": "user", "id": "msg_1"}, "content"),
+        ({"type": "function_call", "id": "fc_1", "call_id": "1"}, "name"),
+        ({"type": "function_call_output", "call_id": "1"}, "output"),
+        ({"type": "local_shell_call", "id": "lsh_1"}, "action"),
+    ],
+)
+def test_an_item_without_its_text_is_refused(
+    parrot: LiveServer, item: dict[str, Any], field: str
+) -> None:
+    error = parrot.post("/v1/responses", {"input": [item]}).json()["error"]
+    assert error["message"] == f"`input[0].{field}` is missing."
+
+
+def test_ollama_has_no_other_models(coder: LiveServer) -> None:
+    chat = {"messages": [GO_ON], "options": {"num_predict": 1}, "stream": False}
+    bodies = {"/api/generate": {"prompt": "a", "stream": False, "options": {"num_predict": 1}},
+              "/api/chat": chat, "/api/show": {}}  # fmt: skip
+    for path, body in bodies.items():
+        answer = coder.post(path, body | {"model": "llama3.2"})
+        assert answer.status_code == 404
+        assert answer.json()["error"].startswith("model 'llama3.2' not found")
+        for name in ("coder", "coder:latest", ""):
+            coder.ask(path, body | {"model": name})
+
+
+@pytest.mark.parametrize(
+    ("keeps", "reason"), [(0, "unload"), ("0s", "unload"), ("5m", "load"), (-1, "load")]
+)
+def test_ollama_says_that_it_unloads(coder: LiveServer, keeps: Any, reason: str) -> None:
+    for path in ("/api/generate", "/api/chat"):
+        answer = coder.ask(path, {"model": "coder", "keep_alive": keeps})
+        assert (answer["done"], answer["done_reason"]) == (True, reason)
+
+
+def test_an_alias_with_a_tag_keeps_it(tiny_model_dir: Path) -> None:
+    settings = ServerSettings(aliases=("qwen2.5-coder:7b", "any"))
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
+        listed = server.get("/api/tags").json()["models"]
+        assert [model["name"] for model in listed] == ["qwen2.5-coder:7b", "any:latest"]
+        assert len({model["digest"] for model in listed}) == 1
+        (running,) = server.get("/api/ps").json()["models"]
+        assert running["digest"] == listed[0]["digest"]
+        shown = server.get("/v1/models").json()["data"]
+        assert [model["id"] for model in shown] == ["qwen2.5-coder:7b", "any"]
+        assert json.loads(server.get("/v1/models/any").text)["id"] == "any"
