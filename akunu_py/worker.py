@@ -158,7 +158,7 @@ class EngineWorker:
         Waits `timeout` seconds for the thread, or without limit, and returns whether it has ended.
         Loading cannot be interrupted; saving prompts is waited for.
         """
-        check_process(self._process)
+        self._check_waiter()
         with self._changed:
             self._closed = True
             self._changed.notify()
