@@ -370,8 +370,9 @@ class Options:
         flag=None)
     scores_prompt: bool = option(False, "report the log-probabilities of the prompt's tokens too, "
         "and so compute all of it", flag=None)
-    grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema",
-        flag="--schema", read=_schema_file, metavar="FILE")
+    grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema; the exit "
+        "code is 4 if the answer ends before the JSON does", flag="--schema", read=_schema_file,
+        metavar="FILE")
     reasoning: Reasoning | None = option(None, "the reasoning that the answer may begin with, in "
         "which no grammar and no stop string holds; None takes everything for the answer",
         flag=None)
