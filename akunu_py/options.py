@@ -234,7 +234,7 @@ GRAMMAR_NAMES: Final[Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """How a model marks the reasoning that its answer may begin with. Grammars and stop strings
-    concern what comes after it; marks in there are only text.
+    apply only after it; inside it, marks of calls are only text.
 
     Attributes:
         start, end: the marks around it.

@@ -15,7 +15,8 @@ class Stats:
     """Sums over the rounds of a request, and its clock.
 
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
-    tokens of rounds without a draft. `replayed` counts the tokens that were computed again after a
+    tokens of rounds without a draft. `reasoning_tokens` are those of the reasoning that the answer
+    began with, and of its marks. `replayed` counts the tokens that were computed again after a
     rollback, which `target_tokens` includes. `shared_forwards` are those of `target_forwards` that
     another request counts, too. `queue_s` is spent in a queue, and `setup_s` after that, on
     encoding the prompt and on what the first request of a kind measures; then the clock of the

@@ -136,7 +136,8 @@ class Turn:
 
     def __iter__(self) -> Iterator[Event]:
         talk = self._conversation
-        options = replace(talk.options, reports_progress=True)
+        reasoning = talk.worker.loading.result().tokenizer.reasoning
+        options = replace(talk.options, reports_progress=True, reasoning=reasoning)
         with talk.worker.stream(self._encode, options) as self._events:
             if self._cancelled:
                 self._events.cancel()

@@ -20,6 +20,7 @@ from akunu_py.cli.settings import GenerateSettings
 from akunu_py.events import Completion
 from akunu_py.machine.backend import peak_memory_bytes
 from akunu_py.prompt import PromptInput
+from akunu_py.round import Finish
 from akunu_py.text.chat import ChatTranscript
 from akunu_py.text.fim import FillRequest
 
@@ -59,8 +60,8 @@ def run(settings: GenerateSettings) -> int:
         tell(f"{prompt_line(completion.stats)} · peak memory {peak_memory_bytes() / 1e9:.2f} GB")
     engine.save_prompts(closing=True)
     if settings.options.grammar is not None and completion.finish_reason in UNFINISHED:
-        why = UNFINISHED[completion.finish_reason]
-        tell(f"The JSON is not complete: {why}. Allow more with --max-tokens.")
+        more = "; allow more with --max-tokens" * (completion.finish_reason is Finish.LENGTH)
+        tell(f"The JSON is not complete: {UNFINISHED[completion.finish_reason]}{more}.")
         return _CUT
     return 0
 

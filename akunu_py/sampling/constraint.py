@@ -361,8 +361,8 @@ def _make_matcher(
 
 
 def _thought(guide: "LLTokenizer", reasoning: Reasoning) -> str:
-    """The grammar of reasoning, and of the one named `answer` behind it. Control tokens are named
-    by their ids, because llguidance does not take their spelling for text."""
+    """The grammar of reasoning, followed by the grammar named `answer`. Control tokens are named by
+    their ids, because llguidance does not take their spelling for text."""
 
     def spelled(mark: str) -> str:
         tokens = guide.tokenize_str(mark, parse_special=True)

@@ -49,8 +49,9 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
         body.refuse("messages", "must not end with two messages of the assistant; join them")
     settings, continues = _read_template_settings(body), continues is not False and not opens
-    # vLLM's name.
-    budget = body.integer("thinking_token_budget", default=None, least=1)
+    budget = body.integer("thinking_token_budget", default=None, least=1)  # vLLM's name
+    if budget is not None and options.grammar is None and not tools.must_call:
+        body.refuse("thinking_token_budget", "needs a grammar, or a call that must come")
     return ChatJob.begin(
         tokenizer, messages, options, tools, settings,
         continues=continues, opens=opens is not False, budget=budget,

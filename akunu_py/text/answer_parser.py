@@ -55,9 +55,9 @@ class AnswerFormat:
         return tuple(f"{self.call_start}{call}{self.call_end}" for call in written)
 
     def reasoning(self, prompt: str, begun: str = "") -> Reasoning | None:
-        """The reasoning that the answer to a prompt may begin with, or is inside of: some templates
-        open it themselves. None if the prompt has closed it, or `begun`, the text of the answer
-        that ends the prompt, goes on after it."""
+        """The reasoning that the answer to a prompt may begin with; it is open if the template has
+        opened it. `begun` is the beginning of the answer, if the prompt has one. None if no
+        reasoning can follow: the template, or this beginning, has closed it."""
         start, end, prompt = self.think_start, self.think_end, prompt.rstrip()
         if not start or prompt.endswith(end):
             return None

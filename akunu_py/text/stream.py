@@ -124,7 +124,7 @@ def pending_length(text: str, stops: Sequence[str]) -> int:
 
 
 class ReasoningSplitter:
-    """Cuts a streamed answer behind the reasoning that it may begin with.
+    """Splits a streamed answer into the reasoning that it may begin with, and the rest.
 
     Attributes:
         over: whether only the answer follows.
@@ -176,7 +176,7 @@ class Piece:
 
 
 class TextStream:
-    """Detokenises one answer, with a new detokenizer, and watches for stop strings behind its
+    """Detokenises one answer, with a new detokenizer, and watches for stop strings after its
     reasoning.
 
     Attributes:

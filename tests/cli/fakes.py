@@ -11,7 +11,7 @@ from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
-from akunu_py.options import Options
+from akunu_py.options import Options, Reasoning
 from akunu_py.round import Finish, Round
 from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import Stats
@@ -24,6 +24,8 @@ ENDLESS, SILENT = "...", ""
 
 
 class FakeTokenizer:
+    reasoning: Reasoning | None = None
+
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]
 

@@ -26,6 +26,7 @@ from akunu_py.options import Options, Sampling
 from akunu_py.round import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
+from tests.parrot import parrot_engine
 
 Start = Callable[[FakeEngine], EngineWorker]
 
@@ -54,6 +55,14 @@ def test_turns_are_kept(start: Start) -> None:
     assert said_in(conversation) == ["Be brief.", "Hello?", "Hi.", "Done?", "Bye."]
     assert engine.prompts[1].startswith(engine.prompts[0] + "Hi.")
     assert len(conversation.stats) == 2
+
+
+def test_a_stop_string_in_reasoning_stops_nothing(tmp_path: Path) -> None:
+    worker = EngineWorker(lambda: parrot_engine(tmp_path / "parrot"))
+    conversation = Conversation(worker, Options(stop=("Question:",)))
+    said = "<think>Question: what?</think>Four. "
+    assert receive(conversation.ask(f"{said}Question: why?")) == said
+    assert worker.close(60)
 
 
 def test_the_system_message_can_change_before_the_model_is_loaded(start: Start) -> None:

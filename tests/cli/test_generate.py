@@ -143,4 +143,7 @@ def test_json_that_was_cut_says_so(
     schema.write_text('{"type": "array", "items": {"type": "integer"}, "minItems": 50}')
     words = ("generate", "-p", "A list:", "--schema", str(schema), *model)
     assert main([*words, "-m", "5"]) == 4
-    assert "The JSON is not complete: stopped at the token limit." in capsys.readouterr().err
+    assert (
+        "The JSON is not complete: stopped at the token limit; allow more"
+        in capsys.readouterr().err
+    )

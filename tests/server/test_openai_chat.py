@@ -275,6 +275,8 @@ def test_a_budget_ends_reasoning_before_a_grammar(parrot: LiveServer) -> None:
     message = choice_of(parrot, spoken, **fields)["message"]
     assert message["reasoning_content"] == "abcd"  # the mark counts, too
     assert json.loads(message["content"]).keys() == {"name", "age"}
+    refused = parrot.post("/v1/chat/completions", tools_body("a", thinking_token_budget=5))
+    assert refused.status_code == 400
 
 
 def test_without_parallel_calls_the_answer_ends_after_the_first(parrot: LiveServer) -> None:
