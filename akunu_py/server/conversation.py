@@ -1,5 +1,6 @@
 """Conversation: messages and tools in OpenAI's form as one job, and the blocks of its answer."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -70,6 +71,33 @@ def merged(messages: Sequence[Message]) -> list[Message]:
         else:
             last["content"] += f"\n\n{message['content']}"
     return found
+
+
+def in_words(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    format_: AnswerFormat,
+) -> Sequence[Mapping[str, Any]]:
+    """Messages for a template that has no tools: these, earlier calls and results are texts."""
+    if not (tools or any(one["role"] == "tool" or "tool_calls" in one for one in messages)):
+        return messages
+    said: list[Message] = []
+    for given in messages:
+        message = dict(given)
+        for call in message.pop("tool_calls", ()):
+            message["content"] += format_.written(**call["function"])
+        if message["role"] == "tool":
+            result = f"<tool_response>\n{message['content']}\n</tool_response>"
+            message = {"role": "user", "content": result}
+        said.append(message)
+    if tools:
+        offer = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        call = format_.written("NAME", {"PARAMETER": "VALUE"})
+        words = f"You can call these functions:\n{offer}\nA call is written so:\n{call}"
+        has_system = bool(said) and said[0]["role"] == "system"
+        role = "system" if has_system else "user"
+        said.insert(has_system, {"role": role, "content": words})
+    return merged(said)
 
 
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
@@ -239,25 +267,25 @@ class ChatJob(Job):
         """Renders a conversation by the model's template.
 
         If the last message is the assistant's, and text, the answer continues it, unless
-        `continues` is false. Without `opens` the prompt does not begin an answer. If the template
-        has no tools, they are ignored, unless a call is required. The `budget` is that of reasoning
-        before a grammar.
+        `continues` is false. Without `opens` the prompt does not begin an answer. The `budget` is
+        that of reasoning before a grammar.
         """
         format_ = tokenizer.answer_format
-        if tools.must_call and not format_.has_tools:
-            why = "cannot be served: this model's chat template has no tools"
-            Body({}).refuse("tool_choice", why)
-        tools = tools if format_.has_tools else Tools()
         last = messages[-1]
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
-        begun = begun and continues
+        if begun := begun and continues:
+            messages = messages[:-1]
+        shown = tools.offered
+        if format_.in_words:  # who never learnt to call may not know when to end
+            messages, shown = in_words(messages, shown, format_), ()
+            tools = replace(tools, one_call=bool(tools.offered))
         if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
             options = replace(options, stop=())
         grammar, holds = _hold_calls(tokenizer, options.grammar, tools)
         prompt = tokenizer.render_chat(
-            messages[:-1] if begun else messages,
+            messages,
             open_answer=opens or begun,
-            tools=tools.offered,
+            tools=shown,
             settings=_variables(tokenizer) | dict(settings),
         )
         reasoning = format_.reasoning(prompt)

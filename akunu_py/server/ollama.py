@@ -329,7 +329,7 @@ def _show(service: Service, body: Body) -> Response:
     template = "{{ .Prompt }}"  # the chat template is in another language
     if fills:
         template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
-    abilities = {"insert": fills, "tools": format_.has_tools, "thinking": format_.think_start}
+    abilities = {"insert": fills, "tools": not format_.in_words, "thinking": format_.think_start}
     info = {
         "general.architecture": family,
         "general.basename": model.name,

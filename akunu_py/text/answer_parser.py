@@ -12,6 +12,8 @@ from enum import Enum, auto
 from typing import Any, Final, Literal
 from uuid import uuid4
 
+from mlx_lm.tool_parsers import json_tools
+
 from akunu_py.options import Reasoning
 from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
 from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
@@ -31,6 +33,7 @@ class AnswerFormat:
         parse: mlx-lm's parser of the text between the marks, which gets the tools, too; None if
             the model cannot call tools.
         layout: how calls are written between the marks; None if that is not known.
+        in_words: whether the template has no tools, so that messages have to tell of them.
     """
 
     think_start: str = ""
@@ -39,20 +42,17 @@ class AnswerFormat:
     call_end: str = ""
     parse: Callable[[str, Any], Any] | None = None
     layout: CallLayout | None = None
+    in_words: bool = False
 
-    @property
-    def has_tools(self) -> bool:
-        return self.parse is not None
+    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """A call as the model writes it, if the layout is known."""
+        call = "" if self.layout is None else self.layout.written(name, arguments)
+        return call and f"{self.call_start}{call}{self.call_end}"
 
     def sample_calls(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """A call of each tool with made-up values, to draft from; none if the layout is unknown."""
-        layout = self.layout
-        if layout is None:
-            return ()
-        written = (
-            layout.written(tool["function"]["name"], sample_arguments(tool)) for tool in tools
-        )
-        return tuple(f"{self.call_start}{call}{self.call_end}" for call in written)
+        calls = (self.written(tool["function"]["name"], sample_arguments(tool)) for tool in tools)
+        return tuple(filter(None, calls))
 
     def reasoning(self, prompt: str, begun: str = "") -> Reasoning | None:
         """The reasoning that the answer to a prompt may begin with; it is open if the template has
@@ -82,7 +82,8 @@ _LLAMA3_START: Final = '{"name": "'
 
 def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
     """The format of the answers of a model, by mlx-lm's wrapper around its tokenizer and its chat
-    template. mlx-lm has no parser for Llama 3's calls, which are JSON without marks."""
+    template. mlx-lm has no parser for Llama 3's calls, which are JSON without marks. A model whose
+    calls nobody knows is told to write them like Qwen."""
     thinking = (wrapped.think_start or "", wrapped.think_end or "")
     parse = wrapped.tool_parser
     if parse is not None:
@@ -91,7 +92,9 @@ def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
         return AnswerFormat(*thinking, *marks, parse, layout)
     if '{"name": function name, "parameters": dictionary' in template:
         return AnswerFormat(*thinking, _LLAMA3_START, "", _parse_llama3, LLAMA3)
-    return AnswerFormat(*thinking)
+    marks = (json_tools.tool_call_start, json_tools.tool_call_end)
+    layout = layout_of("json_tools", template)
+    return AnswerFormat(*thinking, *marks, json_tools.parse_tool_call, layout, in_words=True)
 
 
 def _parse_llama3(text: str, _: Any) -> dict[str, Any]:

@@ -330,14 +330,6 @@ def test_results_of_calls_go_back_to_the_model(parrot: LiveServer) -> None:
     assert choice_of(parrot, "", messages=messages)["message"]["content"] == "print('hello')"
 
 
-def test_a_model_without_tools_answers_as_if_there_were_none(live: LiveServer) -> None:
-    with_tools, without = (
-        live.post("/v1/chat/completions", tools_body("Hi", tools=tools, max_tokens=8)).json()
-        for tools in (TOOLS, None)
-    )
-    assert with_tools["choices"][0]["message"] == without["choices"][0]["message"]
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -138,6 +138,41 @@ def test_a_named_tool_is_called_once(parrot: LiveServer) -> None:
     assert len(parrot.ask("/v1/responses", {"temperature": 0} | item)["output"]) == 1
 
 
+def test_a_template_without_tools_is_told_of_them_in_words(live: LiveServer) -> None:
+    function = {"name": "read", "arguments": {"p": "a.py"}}
+    said = [
+        {"role": "user", "content": "Read"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "x = 1"},
+        GO_ON,
+    ]
+    tools = [{"type": "function", "function": READ}]
+    turns = live.ask("/apply-template", {"messages": said, "tools": tools})["prompt"]
+    first, called, result, opened = turns.split("<|im_end|>\n")
+    assert json.dumps(READ) in first
+    assert first.endswith("\n\nRead")
+    assert called == f"<|im_start|>assistant\n{CALL}"
+    assert result.endswith("user\n<tool_response>\nx = 1\n</tool_response>\n\nGo on")
+    assert opened == "<|im_start|>assistant\n"
+    system = {"role": "system", "content": "Be brief"}
+    turns = live.ask("/apply-template", {"messages": [system, *said], "tools": tools})["prompt"]
+    assert turns.startswith("<|im_start|>system\nBe brief\n\n")
+    plain = live.ask("/apply-template", {"messages": [GO_ON]})["prompt"]
+    assert plain == "<|im_start|>user\nGo on<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_any_model_can_be_made_to_call(live: LiveServer) -> None:
+    asked: dict[str, Any] = {"messages": [GO_ON], "max_tokens": 200, "temperature": 0}
+    bounded = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+    tools = {"tools": [{"type": "function", "function": {"name": "f", "parameters": bounded}}]}
+    choice = live.ask("/v1/chat/completions", asked | tools | {"tool_choice": "required"})
+    (called,) = choice["choices"][0]["message"]["tool_calls"]
+    assert json.loads(called["function"]["arguments"])["n"] in (1, 2)
+    named = {"tools": [{"name": "f", "input_schema": bounded}], "tool_choice": {"type": "any"}}
+    (use,) = live.ask("/v1/messages", asked | named)["content"]
+    assert (use["type"], use["name"]) == ("tool_use", "f")
+
+
 @pytest.mark.parametrize("tokens", [4, 14, 24, 40, 66, 68, 70])
 def test_a_call_that_a_limit_cuts_is_not_in_the_text(parrot: LiveServer, tokens: int) -> None:
     messages = [{"role": "user", "content": f"Hm.{CALL}"}]
