@@ -15,12 +15,12 @@ from mlx_lm.models import llama, qwen2
 from akunu_py.model.cpu.layers import FEW, JoinedLinear, can_join, exponential_of
 from akunu_py.model.cpu.rotary import RotaryTable, rotate
 
-_UNDIVIDED_ROWS: Final = 64
-_MOST_SCORES: Final = 1 << 19
+_UNDIVIDED_ROWS: Final = 17
+_MOST_SCORES: Final = 1 << 18
 _FEWEST_ROWS: Final = 8
-"""An attention over more rows, which only a prefill has, is computed in parts of at most this many
-scores, but of this many rows or more. The operations on its scores hold several copies of them, and
-parts of 2 MB stay in a CPU's cache."""
+"""An attention over more rows, which hardly any but a prefill has, is computed in parts of at most
+this many scores, but of this many rows or more. MLX holds some twenty copies of a part's scores,
+because it allocates ahead of what it computes; parts of 1 MB stay in a CPU's cache."""
 
 
 def causal_mask(count: int) -> mx.array:
