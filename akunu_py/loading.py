@@ -8,7 +8,7 @@ from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.machine.backend import Backend, find_backend
+from akunu_py.machine.backend import Backend, find_backend, wire_weights
 from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model.files import find_model, tokenizer_fingerprint
 from akunu_py.model.loading import fit_caches, load_network, load_target
@@ -39,14 +39,16 @@ def load(model: ModelOptions | str = _BUNDLED, *, calibrate: Calibrate = find_co
     ranks = find_ranks(options.rank_timeout)
     if ranks is not None:
         target = _load_share(options, backend, ranks)
-        if ranks.rank > 0:
-            raise SystemExit(follow(target, ranks))
     elif options.pipeline:
         raise InvalidRequestError(
             "--pipeline splits a model among several processes: start them with `mlx.launch -n 2`."
         )
     else:
         target = load_target(options, backend)
+    if not options.no_wire:
+        wire_weights(target, target.parameter_bytes)
+    if ranks is not None and ranks.rank > 0:
+        raise SystemExit(follow(target, ranks))
     return Engine(
         target,
         backend,

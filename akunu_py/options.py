@@ -105,6 +105,7 @@ class ModelOptions:
         "bundled model", flag="--model")
     weights: str = option("auto", "layout of the weights in memory; auto takes the fastest on this "
         "machine", choices=WEIGHT_LAYOUTS)
+    no_wire: bool = option(False, "let macOS page out the weights of a large model")
     max_context: int | None = option(None, "the most tokens that a prompt and its answer may have "
         "together", within=Range(1), shown="the model's")
     adapter_path: str | None = option(None, "the folder of an adapter (LoRA, DoRA) that mlx-lm "

@@ -18,7 +18,7 @@ from akunu_py.decoding.loop import Limits, Target, decode
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
-from akunu_py.machine.backend import Backend, ResidentWeights
+from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
@@ -95,7 +95,6 @@ class Runner:
         self._speculation = speculation
         self._samplers = SamplerFactory(model.tokenizer, model.vocabulary_size)
         self._prefill_step_size = prefill_step_size
-        self._resident_weights = ResidentWeights()
 
     @_refusing_others
     def encode(self, sequence: Sequence) -> None:
@@ -273,33 +272,32 @@ class Runner:
             return
         prompt, begun = sequence.prompt, perf_counter()
         scorer = PromptScorer(prompt, options.logprobs or 0) if options.scores_prompt else None
-        with self._resident_weights:
-            is_whole = yield from self._prefill(sequence, slot, scorer, begun)
-            scored = scorer.logprobs if scorer and is_whole else None
-            prefilled = perf_counter()
-            stats.prefill_s = prefilled - begun
-            if not is_whole or options.max_tokens == 0:
-                finish = Finish.LENGTH if is_whole else Finish.CANCELLED
-                yield Event(Round(finish=finish), (), stats, scored)
-                return
-            self._prefixes.share(slot, prompt)
-            detokenizer = self._model.tokenizer.detokenizer(prompt)
-            text = TextStream(detokenizer, options.stop, options.reasoning)
-            with closing(self._decode(sequence, slot)) as rounds:
-                next(rounds)  # submits the first forward, which may be one with others
-                sequence.phase = Phase.DECODING
-                # An empty round carries the prompt's log-probabilities.
-                yield None if scored is None else Event(Round(), (), stats, scored)
-                for outcome in rounds:
-                    assert outcome is not None
-                    self.counters.rounds += 1
-                    sequence.tokens.extend(outcome.tokens)
-                    if outcome.end_token is not None:
-                        sequence.tokens.append(outcome.end_token)
-                    now = perf_counter()
-                    stats.decode_since, stats.decode_s = prefilled, now - prefilled
-                    stats.ttft_s = stats.ttft_s or now - begun
-                    yield _event(sequence, text, outcome)
+        is_whole = yield from self._prefill(sequence, slot, scorer, begun)
+        scored = scorer.logprobs if scorer and is_whole else None
+        prefilled = perf_counter()
+        stats.prefill_s = prefilled - begun
+        if not is_whole or options.max_tokens == 0:
+            finish = Finish.LENGTH if is_whole else Finish.CANCELLED
+            yield Event(Round(finish=finish), (), stats, scored)
+            return
+        self._prefixes.share(slot, prompt)
+        detokenizer = self._model.tokenizer.detokenizer(prompt)
+        text = TextStream(detokenizer, options.stop, options.reasoning)
+        with closing(self._decode(sequence, slot)) as rounds:
+            next(rounds)  # submits the first forward, which may be one with others
+            sequence.phase = Phase.DECODING
+            # An empty round carries the prompt's log-probabilities.
+            yield None if scored is None else Event(Round(), (), stats, scored)
+            for outcome in rounds:
+                assert outcome is not None
+                self.counters.rounds += 1
+                sequence.tokens.extend(outcome.tokens)
+                if outcome.end_token is not None:
+                    sequence.tokens.append(outcome.end_token)
+                now = perf_counter()
+                stats.decode_since, stats.decode_s = prefilled, now - prefilled
+                stats.ttft_s = stats.ttft_s or now - begun
+                yield _event(sequence, text, outcome)
 
     def _prefill(
         self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float

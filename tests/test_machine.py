@@ -1,11 +1,13 @@
 """How much memory a process may take, and what it says if it cannot run here."""
 
+import gc
 import resource
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
-from akunu_py.machine.backend import Backend
+from akunu_py.machine.backend import Backend, wire_weights
 from akunu_py.machine.memory import free_memory_bytes
 
 MB = 1 << 20
@@ -75,3 +77,29 @@ def test_weights_stay_quantized_within_a_limit(monkeypatch: pytest.MonkeyPatch) 
         limited.setattr(resource, "getrlimit", lambda _: (1 << 20, -1))
         assert cpu.weight_layout("auto", 1 << 20) == "quantized"
     assert cpu.weight_layout("auto", 1 << 20) == "dense"
+
+
+class Weights:
+    """Something that may be wired."""
+
+
+def test_large_models_are_wired_once_and_as_long_as_they_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(mx, "set_wired_limit", limits.append)
+    wire_weights(Weights(), 90)
+    assert not limits, "this device is no Apple GPU"
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 100})
+    one, other, small = Weights(), Weights(), Weights()
+    wire_weights(small, 50)
+    assert not limits
+    wire_weights(one, 60)
+    wire_weights(other, 70)
+    assert limits == [60, 100], "never more than is recommended"
+    del one
+    gc.collect()
+    assert limits == [60, 100, 70]
+    del other, small
+    gc.collect()
+    assert limits == [60, 100, 70, 0]

@@ -5,6 +5,7 @@ import platform
 import resource
 import sys
 import tempfile
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -195,40 +196,49 @@ def spare_cache_bytes() -> int:
     """Bytes that caches may take beside the loaded weights."""
     import mlx.core as mx  # noqa: PLC0415
 
-    info = mx.device_info()
-    free = info.get("free_memory")  # of a device that does not share the machine's
-    recommended = info.get("max_recommended_working_set_size")  # Metal's, for everything
-    if isinstance(recommended, int):
+    free = mx.device_info().get("free_memory")  # of a device that does not share the machine's
+    if (recommended := _recommended_bytes()) is not None:
         free = max(0, recommended - mx.get_active_memory())
     return int(_CACHE_MEMORY_SHARE * (free if isinstance(free, int) else free_memory_bytes()))
 
 
-class ResidentWeights:
-    """Lets Metal wire as much memory as it recommends, as mlx-lm does, from the beginning of the
-    first `with` to the end of the last.
+def wire_weights(model: object, nbytes: int) -> None:
+    """Lets Metal wire the weights of a large model until nobody holds the model any longer.
 
-    Otherwise macOS may page out a large model between two forwards. The limit is taken back,
-    because with it other users of the device have made macOS panic (mlx issue 3186).
+    Otherwise macOS may page them out between two forwards. Called while no caches exist, because
+    MLX wires what it has until the limit is reached, and wiring caches that come and go has made
+    macOS panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
     """
+    recommended = _recommended_bytes()
+    if recommended is not None and 2 * nbytes > recommended:
+        _wired[id(model)] = nbytes
+        _set_wired_limit(recommended)
+        weakref.finalize(model, _unwire, id(model), recommended).atexit = False
 
-    def __init__(self) -> None:
-        self._users = 0
-        self._before: int | None = None
 
-    def __enter__(self) -> None:
-        from mlx_lm.utils import maybe_set_recommended_wired_limit  # noqa: PLC0415
+_wired: Final[dict[int, int]] = {}
+"""Bytes of the weights that are wired, by the id of their model; any thread may end one."""
 
-        self._users += 1
-        if self._users == 1:
-            self._before = maybe_set_recommended_wired_limit()
 
-    def __exit__(self, *_: object) -> None:
-        import mlx.core as mx  # noqa: PLC0415
+def _unwire(model: int, recommended: int) -> None:
+    _wired.pop(model)
+    _set_wired_limit(recommended)
 
-        self._users -= 1
-        if self._users == 0 and self._before is not None:
-            mx.synchronize()  # it must not change while a forward is in flight
-            mx.set_wired_limit(self._before)
+
+def _set_wired_limit(recommended: int) -> None:
+    import mlx.core as mx  # noqa: PLC0415
+
+    with suppress(RuntimeError):  # from a computation whose result nobody read
+        mx.synchronize()  # it must not change while a forward is in flight
+    mx.set_wired_limit(min(sum(_wired.values()), recommended))
+
+
+def _recommended_bytes() -> int | None:
+    """What Metal recommends to take for everything; None on other devices."""
+    import mlx.core as mx  # noqa: PLC0415
+
+    found = mx.device_info().get("max_recommended_working_set_size")
+    return found if isinstance(found, int) else None
 
 
 def release_thread() -> None:

@@ -21,7 +21,6 @@ import mlx.core as mx
 
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.errors import InvalidRequestError, RankError
-from akunu_py.machine.backend import ResidentWeights
 from akunu_py.model.loading import LoadedNetwork
 from akunu_py.model.target_model import REST_S, TargetModel
 from akunu_py.options import KVQuantization
@@ -212,7 +211,7 @@ def follow(model: TargetModel, ranks: Ranks) -> int:
         RankError: if rank 0 is lost, or this one holds other tokens.
     """
     follower = Follower(model, ranks)
-    with ranks.guard(inf), ResidentWeights():  # only what is inside has a limit
+    with ranks.guard(inf):  # only what is inside has a limit
         while (code := follower.obey(iter(ranks.receive()))) is None:
             pass
     ranks.finish()

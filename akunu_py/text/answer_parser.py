@@ -12,8 +12,6 @@ from enum import Enum, auto
 from typing import Any, Final, Literal
 from uuid import uuid4
 
-from mlx_lm.tool_parsers import json_tools
-
 from akunu_py.options import Reasoning
 from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
 from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
@@ -92,6 +90,8 @@ def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
         return AnswerFormat(*thinking, *marks, parse, layout)
     if '{"name": function name, "parameters": dictionary' in template:
         return AnswerFormat(*thinking, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+    from mlx_lm.tool_parsers import json_tools  # noqa: PLC0415  (the backend imports mlx-lm first)
+
     marks = (json_tools.tool_call_start, json_tools.tool_call_end)
     layout = layout_of("json_tools", template)
     return AnswerFormat(*thinking, *marks, json_tools.parse_tool_call, layout, in_words=True)
