@@ -1,14 +1,17 @@
 """How much memory a process may take, and what it says if it cannot run here."""
 
 import gc
+import os
 import resource
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
-from akunu_py.machine.backend import Backend, wire_weights
-from akunu_py.machine.memory import free_memory_bytes
+from akunu_py.errors import BackendError
+from akunu_py.machine import backend
+from akunu_py.machine.backend import Backend, free_device_bytes, wire_weights
+from akunu_py.machine.memory import free_memory_bytes, installed_bytes
 
 MB = 1 << 20
 
@@ -77,6 +80,25 @@ def test_weights_stay_quantized_within_a_limit(monkeypatch: pytest.MonkeyPatch) 
         limited.setattr(resource, "getrlimit", lambda _: (1 << 20, -1))
         assert cpu.weight_layout("auto", 1 << 20) == "quantized"
     assert cpu.weight_layout("auto", 1 << 20) == "dense"
+
+
+def test_a_device_that_may_not_be_used_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("No Metal device available")
+
+    monkeypatch.setattr(mx, "device_info", refuse)
+    with pytest.raises(BackendError, match=r"may not use the GPU.*: No Metal device"):
+        backend._found.__wrapped__()
+
+
+def test_free_memory_is_what_metal_recommends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx, "device_info", lambda: {"max_recommended_working_set_size": 3 * MB})
+    monkeypatch.setattr(mx, "get_active_memory", lambda: MB)
+    assert free_device_bytes() == 2 * MB
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 4 * MB)
+    assert free_device_bytes() == 0
+    monkeypatch.setattr(os, "sysconf", int)  # which knows none of these names
+    assert installed_bytes() == 0
 
 
 class Weights:

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
+from akunu_py.machine.memory import installed_bytes
 from akunu_py.package import write_atomically
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
         "device": backend.device,
         "chip": _cpu_name() if backend.device == "cpu" else backend.chip,
         "cores": os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "memory_gib": round(installed_bytes() / 2**30),
         "system": f"{system} {platform.machine()}",
         "blas": backend.blas,
         "blas_threads": backend.current_threads if backend.blas else None,

@@ -30,8 +30,7 @@ from akunu_py.cli.settings import (
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.machine.backend import find_backend
-from akunu_py.machine.memory import free_memory_bytes
+from akunu_py.machine.backend import find_backend, free_device_bytes
 from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | Non
     from akunu_py.calibration.measure import measure_cost_curve  # noqa: PLC0415  (needs MLX)
     from akunu_py.model.loading import load_target  # noqa: PLC0415
 
-    if engine.model.whole_bytes > free_memory_bytes():
+    if engine.model.whole_bytes > free_device_bytes():
         print("One rank alone is not measured: it cannot hold the whole model.", file=sys.stderr)
         return None
     whole = load_target(replace(settings.model, weights=engine.model.layout), engine.backend)

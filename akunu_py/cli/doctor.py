@@ -13,7 +13,7 @@ from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar, count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
-from akunu_py.machine.memory import free_memory_bytes
+from akunu_py.machine.backend import free_device_bytes
 from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.planning.theory import Payoff
 
@@ -68,7 +68,7 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
 def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     curve, problem = _costs(engine)
     machine, model = describe_machine(engine.backend), describe_model(engine)
-    free = free_memory_bytes()
+    free = free_device_bytes()
     findings: dict[str, Any] = {
         "machine": machine, "model": model, "free_memory_bytes": free, "notices": engine.notices,
     }  # fmt: skip

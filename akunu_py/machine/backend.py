@@ -167,8 +167,12 @@ def _found() -> tuple[Backend, int]:
     except ImportError as error:
         raise BackendError(_NO_BACKEND) from error
     _import_mlx_lm()
-    info = mx.device_info()
-    chip = str(info.get("device_name", platform.processor()))
+    try:
+        chip = str(mx.device_info().get("device_name", platform.processor()))
+    except RuntimeError as error:
+        raise BackendError(
+            f"This process may not use the GPU, as in a virtual machine or a sandbox: {error}"
+        ) from error
     if mx.default_device() == mx.Device(mx.gpu):
         return Backend("metal" if mx.metal.is_available() else "cuda", chip), os.getpid()
     if blas is None:
@@ -192,14 +196,20 @@ def other_load() -> float:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-def spare_cache_bytes() -> int:
-    """Bytes that caches may take beside the loaded weights."""
+def free_device_bytes() -> int:
+    """Bytes that arrays may still take: on Metal, what it recommends for everything less what they
+    take already."""
     import mlx.core as mx  # noqa: PLC0415
 
-    free = mx.device_info().get("free_memory")  # of a device that does not share the machine's
     if (recommended := _recommended_bytes()) is not None:
-        free = max(0, recommended - mx.get_active_memory())
-    return int(_CACHE_MEMORY_SHARE * (free if isinstance(free, int) else free_memory_bytes()))
+        return max(0, recommended - mx.get_active_memory())
+    free = mx.device_info().get("free_memory")  # of a device that does not share the machine's
+    return free if isinstance(free, int) else free_memory_bytes()
+
+
+def spare_cache_bytes() -> int:
+    """Bytes that caches may take beside the loaded weights."""
+    return int(_CACHE_MEMORY_SHARE * free_device_bytes())
 
 
 def wire_weights(model: object, nbytes: int) -> None:

@@ -22,8 +22,14 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
     with suppress(OSError):
         if free := re.search(r"MemAvailable:\s+(\d+)", (root / "proc/meminfo").read_text()):
             return max(0, min([int(free[1]) * 1024, *_below_limits(root), *_in_groups(root)]))
-    # macOS does not report it: assume half of the installed memory.
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return installed_bytes() // 2  # it is not reported here
+
+
+def installed_bytes() -> int:
+    """The memory of this machine; 0 if it does not say."""
+    with suppress(ValueError, OSError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 0
 
 
 def _below_limits(root: Path) -> Iterator[int]:
