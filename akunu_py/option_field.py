@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_type_hints
@@ -223,16 +224,22 @@ def check_options(options: Any) -> None:
     """Checks the numbers in a dataclass of options; for its `__post_init__`.
 
     Raises:
-        InvalidRequestError: if one is outside its range.
+        InvalidRequestError: if one is none, or outside its range.
     """
     for name, declared in options_in(options.__class__).items():
-        value = getattr(options, name)
-        if declared.within is None or value is None:
+        is_whole, within = declared.read is whole_number, declared.within
+        if not (is_whole or declared.read is number or within):
             continue
-        for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and number not in declared.within:
-                found = f"{number:g}" if isinstance(number, float) else number
-                raise InvalidRequestError(f"`{name}` must be {declared.within}, not {found}.")
+        value = getattr(options, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if each is None:
+                continue
+            if isinstance(each, bool) or not isinstance(each, Integral if is_whole else Real):
+                kind = "a whole number" if is_whole else "a number"
+                raise InvalidRequestError(f"`{name}` must be {kind}, not {each!r}.")
+            if within and float(each) not in within:
+                found = f"{each:g}" if isinstance(each, float) else each
+                raise InvalidRequestError(f"`{name}` must be {within}, not {found}.")
 
 
 def text(word: str) -> str:

@@ -390,6 +390,8 @@ class Options:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
         if not isinstance(self.priority, int):
             raise InvalidRequestError(f"`priority` must be a whole number, not {self.priority!r}.")
+        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
+            raise InvalidRequestError(f"`stop` must be a tuple of strings, not {self.stop!r}.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
 

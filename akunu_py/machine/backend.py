@@ -1,4 +1,5 @@
-"""The machine: its MLX device. Every decision that depends on the device is here."""
+"""The machine: its MLX device, and what depends on it, but for the layers for CPUs in `model/cpu/`
+and the sort in `sampling/filters.py`."""
 
 import os
 import platform

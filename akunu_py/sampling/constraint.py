@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import mlx.core as mx
 import numpy as np
@@ -19,12 +19,11 @@ import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar, Reasoning, Wake
-from akunu_py.text.json_schema import JSON_STYLE, bounded, closed, one_line, readable, unmet_of
+from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_of
 from akunu_py.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-    from llguidance._lib import JsonCompileOptions
 
 logger = logging.getLogger(__name__)
 
@@ -336,14 +335,12 @@ def _make_matcher(
 
     try:
         if grammar.kind == "json_schema":
-            source = LLMatcher.grammar_from_json_schema(
-                json.dumps(readable(closed(bounded(json.loads(grammar.source))))),
-                defaults=cast("JsonCompileOptions", JSON_STYLE),
-            )
+            schema = closed(bounded(json.loads(grammar.source)))
+            source = _as_lark(f"start: {json_lark(schema)}")
         elif grammar.kind == "regex":
             source = LLMatcher.grammar_from_regex(grammar.source)
         else:
-            source = json.dumps({"grammars": [{"lark_grammar": grammar.source}]})
+            source = _as_lark(grammar.source)
         if reasoning is not None:
             (answer,) = json.loads(source)["grammars"]
             thought = {"lark_grammar": _thought(guide, reasoning)}
@@ -356,8 +353,12 @@ def _make_matcher(
         raise UnreadableRequestError(f"The {grammar.name} cannot be followed: {one_line(reason)}.")
     if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
         for unmet in unmet_of(matcher.get_grammar_warnings()):
-            logger.warning("the %s is followed without %s", grammar.name, unmet)
+            logger.warning("The %s is followed without %s.", grammar.name, unmet)
     return matcher
+
+
+def _as_lark(source: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": source}]})
 
 
 def _thought(guide: "LLTokenizer", reasoning: Reasoning) -> str:

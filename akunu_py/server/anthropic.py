@@ -115,8 +115,8 @@ class _Reply(Reply):
             return {"stop_reason": "tool_use", "stop_sequence": None}
         else:
             reason = "end_turn"
-        reason = "stop_sequence" if source.stop else reason
-        return {"stop_reason": reason, "stop_sequence": source.stop}
+        stop = self._blocks.stop_of(source)
+        return {"stop_reason": "stop_sequence" if stop else reason, "stop_sequence": stop}
 
 
 def _events(step: Step) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -186,6 +186,7 @@ def _read_tools(body: Body) -> Tools:
         given.refuse("type", "must be auto, any, tool or none")
     choice: Any = _CHOICES[word]
     if word == "tool":
+        given.require("name")
         choice = {"type": "allowed_tools", "mode": choice,
                   "tools": [{"name": given.text("name", default="")}]}  # fmt: skip
     parallel = not given.flag("disable_parallel_tool_use", default=False) and word != "tool"

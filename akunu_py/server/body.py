@@ -65,6 +65,8 @@ class Body:
     def texts(self, *names: str, most: int | None = None) -> tuple[str, ...]:
         """A list of strings, or one string."""
         name, value = self._find(names)
+        if value is not None and not isinstance(value, list | str):
+            self.refuse(name, "must be a string, or a list of strings")
         values = [] if value is None else value if isinstance(value, list) else [value]
         self._check_length(name, values, most)
         return tuple(self._text(f"{name}[{i}]", entry) for i, entry in enumerate(values))

@@ -1,14 +1,14 @@
 """Conversation: messages and tools in OpenAI's form as one job, and the blocks of its answer."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
 from akunu_py.server.body import Body, parse_json
@@ -41,8 +41,8 @@ def _message(message: Body) -> Message:
     message.require("role")
     role = message.text("role", default="")
     kept = {key: message.any(key) for key in message.names() if message.has(key)}
-    if message.has("tool_calls"):
-        calls = message.objects("tool_calls")
+    kept.pop("tool_calls", None)
+    if calls := message.objects("tool_calls"):
         kept["tool_calls"] = [
             {key: call.any(key) for key in call.names()}
             | call_of(call.object("function"), call.any("id"))
@@ -68,9 +68,17 @@ def merged(messages: Sequence[Message]) -> list[Message]:
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
             last["content"] += message["content"]
             last |= {"tool_calls": calls} if calls else {}
+            if thought := f"{_thought_of(last)}{_thought_of(message)}":
+                last["reasoning_content"] = thought
         else:
             last["content"] += f"\n\n{message['content']}"
     return found
+
+
+def _thought_of(message: Mapping[str, Any]) -> str:
+    """The reasoning of an earlier answer, under any of the names that clients send it by."""
+    names = ("reasoning_content", "reasoning", "thinking")
+    return next((text for name in names if isinstance(text := message.get(name), str)), "")
 
 
 def in_words(
@@ -133,7 +141,10 @@ def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
     if not function.text("name", default=""):
         function.refuse("name", "is missing")
     function.text("description", default="")
-    function.object(schema).object("properties")
+    parameters = function.object(schema)
+    if parameters.any("type") not in (None, "object"):
+        parameters.refuse("type", "must be object")
+    parameters.object("properties")
     kept = {name: function.any(name) for name in function.names() if name != schema}
     if schema in function.names():
         kept["parameters"] = function.any(schema)
@@ -156,11 +167,10 @@ def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
     parallel = body.flag("parallel_tool_calls", default=True) and not named
     if among is not None:
         offered = [tool for tool in offered if tool["function"]["name"] in among]
-    if must_call:
-        if among is not None and not offered:
-            body.refuse("tool_choice", "names a function that is not among `tools`")
-        if not offered:
-            body.refuse("tool_choice", "needs `tools` to choose from")
+    if among is not None and not offered:
+        body.refuse("tool_choice", "names a function that is not among `tools`")
+    if must_call and not offered:
+        body.refuse("tool_choice", "needs `tools` to choose from")
     if not may_call:
         return Tools()
     return Tools(tuple(offered), must_call, bool(offered) and not parallel)
@@ -204,6 +214,11 @@ def _hold_calls(
     if answer is not None and answer.kind != "json_schema":
         raise InvalidRequestError(f"A {answer.name} cannot be combined with `tools`.")
     chooses_answer = answer is not None and not tools.must_call
+    if chooses_answer and format_.call_start.startswith("{"):
+        raise InvalidRequestError(
+            "A JSON schema cannot be combined with `tools` for this model, whose calls are JSON "
+            "without a mark, unless a call is required."
+        )
     strict = [tool for tool in tools.offered if tool["function"].get("strict") is True]
     is_needed = bool(strict) or tools.must_call or chooses_answer
     if format_.layout is None:
@@ -211,12 +226,12 @@ def _hold_calls(
             raise InvalidRequestError("This model's format of calls is not known to this server.")
         return None, False
 
-    def calls(offered: Sequence[dict[str, Any]], *, simple: bool = False) -> CallGrammar:
+    def calls(offered: Sequence[dict[str, Any]], simple: Collection[str] = ()) -> CallGrammar:
         by_id = tokenizer.grammar_tokens
         return CallGrammar(format_, offered, by_id, one_call=tools.one_call, simple=simple)
 
-    def make(*, simple: bool = False) -> str:
-        grammar = calls(tools.offered, simple=simple)
+    def make(simple: Collection[str] = ()) -> str:
+        grammar = calls(tools.offered, simple)
         if chooses_answer and answer is not None:
             return grammar.or_answer(answer.source)
         if tools.must_call:
@@ -225,17 +240,27 @@ def _hold_calls(
 
     if strict and (unmet := make_checked(lambda: calls(strict).calls_only()).unmet):
         why = f"a `strict` one cannot demand {unmet[0]}"
-        raise InvalidRequestError(f"The schemas of the tools cannot be followed: {why}.")
+        raise UnreadableRequestError(f"The schemas of the tools cannot be followed: {why}.")
+
+    def is_simple(tool: dict[str, Any]) -> bool:
+        try:
+            make_checked(lambda: calls([tool]).calls_only())
+        except InvalidRequestError:
+            return tool not in strict
+        return False
+
     try:
         grammar = make_checked(make)
     except InvalidRequestError:
+        simple = [tool["function"]["name"] for tool in filter(is_simple, tools.offered)]
         try:
-            grammar = make_checked(partial(make, simple=True))
+            grammar = make_checked(partial(make, simple))
         except InvalidRequestError:
             if is_needed:
                 raise
             return None, False
-        grammar = replace(grammar, unmet=(*grammar.unmet, "more than names and types of tools"))
+        left = f"more than names and types of the parameters of {', '.join(simple)}"
+        grammar = replace(grammar, unmet=(*grammar.unmet, left))
     if chooses_answer or tools.must_call:
         return grammar, True
     wake = Wake(format_.call_start, once=tools.one_call or not format_.call_end)
@@ -245,11 +270,13 @@ def _hold_calls(
 @dataclass(eq=False, kw_only=True)
 class ChatJob(Job):
     """A job that continues a conversation. Its answer marks reasoning and calls as the `format`
-    says; with `holds_calls`, a grammar holds the calls to it."""
+    says; with `holds_calls`, a grammar holds the calls to it. `own_stop` is a stop string that is
+    not the client's."""
 
     tools: Tools
     format: AnswerFormat
     holds_calls: bool
+    own_stop: str = ""
 
     @classmethod
     def begin(
@@ -275,6 +302,8 @@ class ChatJob(Job):
         begun = last["role"] == "assistant" and bool(last["content"]) and "tool_calls" not in last
         if begun := begun and continues:
             messages = messages[:-1]
+            if not messages:
+                Body({}).refuse("messages", "must have one before the one that is continued")
         shown = tools.offered
         if format_.in_words:  # who never learnt to call may not know when to end
             messages, shown = in_words(messages, shown, format_), ()
@@ -290,20 +319,30 @@ class ChatJob(Job):
         )
         reasoning = format_.reasoning(prompt)
         if begun:
-            if reasoning and reasoning.is_open:
-                prompt += f"{format_.think_end}\n\n"
+            thought = tokenizer.as_text(_thought_of(last))
+            is_open = reasoning is not None and reasoning.is_open
+            if is_open or (reasoning and thought):
+                prompt += "" if is_open else f"{format_.think_start}\n"
+                prompt += f"{thought}\n{format_.think_end}\n\n".lstrip()
+            if tools.offered and format_.leaves_open(last["content"]):
+                Body({}).refuse("messages", "cannot end in the middle of a call")
             prompt += tokenizer.as_text(last["content"])
             reasoning = format_.reasoning(prompt, last["content"])
         if reasoning is not None:
             reasoning = replace(reasoning, budget=budget)
-        if tools.one_call and format_.call_end and not holds:
-            options = replace(options, stop=(*options.stop, format_.call_end))
+        own_stop = ""
+        if tools.one_call and not holds and format_.call_end not in ("", *options.stop):
+            own_stop = format_.call_end
+            options = replace(options, stop=(*options.stop, own_stop))
         samples = format_.sample_calls(tools.offered)
         options = replace(options, grammar=grammar, reasoning=reasoning, sample_calls=samples)
-        return cls(prompt, options, is_chat=True, tools=tools, format=format_, holds_calls=holds)
+        return cls(
+            prompt, options, is_chat=True, tools=tools, format=format_, holds_calls=holds,
+            own_stop=own_stop,
+        )  # fmt: skip
 
     def blocks(self) -> "Blocks":
-        return Blocks(self.parser())
+        return Blocks(self.parser(), self.own_stop)
 
     def parser(self) -> AnswerParser:
         return AnswerParser(self.format, self.tools.offered or None, holds_calls=self.holds_calls)
@@ -326,9 +365,10 @@ def _variables(tokenizer: Tokenizer) -> dict[str, str]:
 class Blocks:
     """The blocks of one answer, as they grow."""
 
-    def __init__(self, parser: AnswerParser) -> None:
+    def __init__(self, parser: AnswerParser, own_stop: str = "") -> None:
         self.done = parser.done
         self._parser = parser
+        self._own_stop = own_stop
 
     @property
     def calls(self) -> list[Block]:
@@ -342,12 +382,17 @@ class Blocks:
     def text(self, kind: Literal["reasoning", "text"]) -> str:
         return "".join(block.text for block in self.done if block.kind == kind)
 
+    def stop_of(self, source: Event | Completion) -> str | None:
+        """The client's stop string that ended the answer."""
+        return None if source.stop == self._own_stop else source.stop
+
     def feed(self, source: Event | Completion) -> Iterator[Step]:
         """Takes the next event, or a whole answer; at its end, closes what is open."""
         thought = sum(piece.thought for piece in source.pieces)
         yield from self._parser.feed(source.text, thought)
         if source.finish_reason is not None:
-            yield from self._parser.finish(cut=finish_word(source.finish_reason) == "length")
+            cut = finish_word(source.finish_reason) == "length"
+            yield from self._parser.finish(cut=cut, stop=source.stop)
 
     def take_all(self, completion: Completion) -> None:
         for _ in self.feed(completion):

@@ -303,7 +303,8 @@ def read_format(body: Body, name: str) -> Grammar | None:
         given.refuse("type", "must be text, json_object or json_schema")
     if kind == "json_object" and not given.has("schema"):
         return Grammar.json_object()
-    holder = given if given.has("schema") else given.object("json_schema")
+    is_flat = given.has("schema") or name != "response_format"
+    holder = given if is_flat else given.object("json_schema")
     schema = holder.any("schema")
     if not isinstance(schema, dict | bool):
         holder.refuse("schema", "must be a JSON schema")

@@ -80,13 +80,22 @@ def _generate(service: Service, body: Body) -> Response:
     if is_bare or suffix:
         gap = before_gap(prompt, None if is_bare else suffix)
         return _respond(service, body, Job(gap, options))
-    tokens = [*context, *_encode_question(service, system, prompt, opens=not context)]
-    return _respond(service, body, Job(tokens, options, is_chat=True), context=tokens)
+    job: Job
+    if tokenizer.has_chat_template:
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        job = ChatJob.begin(tokenizer, messages, options, Tools(), _read_think(body))
+    else:
+        job = Job("\n\n".join(part for part in (system, prompt) if part), options, is_chat=True)
+    limit = service.engine.context_limit
+    tokens = tokenizer.encode(str(job.prompt), special_tokens=not context, most=limit)
+    job.prompt = tokens = [*context, *tokens]
+    return _respond(service, body, job, context=tokens)
 
 
 def _chat(service: Service, body: Body) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
-    loaded. Tools are ignored if the model's template has none."""
+    loaded."""
     tokenizer = service.engine.tokenizer
     _check_model(service, body)
     options = _read_options(service, body)
@@ -97,23 +106,25 @@ def _chat(service: Service, body: Body) -> Response:
     for message in body.objects("messages"):
         _refuse_images(message)
     job = ChatJob.begin(tokenizer, read_messages(body), options, tools, settings)
-    return _respond(service, body, job, job.blocks())
+    return _respond(service, body, job, has_messages=True)
 
 
 def _respond(
     service: Service,
     body: Body,
     job: Job,
-    blocks: Blocks | None = None,
+    *,
+    has_messages: bool = False,
     context: Sequence[int] = (),
 ) -> Response:
     streams = body.flag("stream", default=True)
-    reply = _Reply(service, body, blocks, context)
+    blocks = job.blocks() if isinstance(job, ChatJob) else None
+    reply = _Reply(service, body, blocks, has_messages, context)
     return JobAnswer(service, [job], reply, streams=streams, media_type=NDJSON)
 
 
 class _Reply(Reply):
-    """Formats one completion: its blocks as `message`, or the text as `response` if they are None.
+    """Formats one completion: its text, or its blocks, as a `message`, or as a `response`.
 
     The end repeats the `context`, the ids before a `response`, if there are any. With
     `show_drafts`, which Ollama does not know, every object has its text in `pieces` as well, and
@@ -121,14 +132,20 @@ class _Reply(Reply):
     """
 
     def __init__(
-        self, service: Service, body: Body, blocks: Blocks | None, context: Sequence[int]
+        self,
+        service: Service,
+        body: Body,
+        blocks: Blocks | None,
+        has_messages: bool,
+        context: Sequence[int],
     ) -> None:
         self._begun = perf_counter()
         self._service = service
         self._shows_drafts = body.flag("show_drafts", default=False)
         self._blocks = blocks
         self._context = list(context)
-        self._no_text: dict[str, Any] = {"response": ""} if blocks is None else _NOTHING
+        self._has_messages = has_messages
+        self._no_text: dict[str, Any] = _NOTHING if has_messages else {"response": ""}
 
     def keep_alive(self) -> bytes:
         return b""  # lines of JSON have no comments
@@ -156,8 +173,14 @@ class _Reply(Reply):
     def _text(self, source: Event | Completion) -> dict[str, Any]:
         if self._blocks is None:
             return {"response": source.text} if source.text else {}
-        message = _message(self._blocks.feed(source))
-        return {} if message == _NOTHING else message
+        found = _message(self._blocks.feed(source))
+        if found == _NOTHING:
+            return {}
+        if self._has_messages:
+            return found
+        said = found["message"]
+        thought = {"thinking": said["thinking"]} if "thinking" in said else {}
+        return {"response": said["content"]} | thought
 
     def _shown(self, source: Event | Completion) -> dict[str, Any]:
         shown: dict[str, Any] = {}
@@ -260,17 +283,6 @@ def _read_context(body: Body) -> list[int]:
         if type(token) is not int or token < 0:
             body.refuse(f"context[{index}]", "must be a token id")
     return tokens
-
-
-def _encode_question(service: Service, system: str, prompt: str, *, opens: bool) -> list[int]:
-    tokenizer = service.engine.tokenizer
-    if tokenizer.has_chat_template:
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": prompt})
-        text = tokenizer.render_chat(messages, open_answer=True)
-    else:
-        text = "\n\n".join(part for part in (system, prompt) if part)
-    return tokenizer.encode(text, special_tokens=opens, most=service.engine.context_limit)
 
 
 def _tagged(name: str) -> str:

@@ -44,8 +44,9 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     continues = body.flag("continue_final_message", default=None)
     if opens and continues:
         body.refuse("continue_final_message", "cannot be combined with `add_generation_prompt`")
-    if continues and messages[-1]["role"] != "assistant":
-        body.refuse("continue_final_message", "needs a last message of the assistant")
+    if continues and (messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]):
+        why = "needs a last message of the assistant, without calls"
+        body.refuse("continue_final_message", why)
     if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
         body.refuse("messages", "must not end with two messages of the assistant; join them")
     settings, continues = _read_template_settings(body), continues is not False and not opens

@@ -28,8 +28,7 @@ class AnswerFormat:
         think_start, think_end: around reasoning.
         call_start, call_end: around tool calls; if only the end is empty, calls reach to the end
             of the answer.
-        parse: mlx-lm's parser of the text between the marks, which gets the tools, too; None if
-            the model cannot call tools.
+        parse: mlx-lm's parser of the text between the marks, which gets the tools, too.
         layout: how calls are written between the marks; None if that is not known.
         in_words: whether the template has no tools, so that messages have to tell of them.
     """
@@ -46,6 +45,12 @@ class AnswerFormat:
         """A call as the model writes it, if the layout is known."""
         call = "" if self.layout is None else self.layout.written(name, arguments)
         return call and f"{self.call_start}{call}{self.call_end}"
+
+    def leaves_open(self, text: str) -> bool:
+        """Whether a text ends within a call."""
+        if not (self.call_start and self.call_end):
+            return bool(self.call_start) and text.lstrip().startswith(self.call_start)
+        return text.rfind(self.call_start) > text.rfind(self.call_end)
 
     def sample_calls(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """A call of each tool with made-up values, to draft from; none if the layout is unknown."""
@@ -163,6 +168,7 @@ class AnswerParser:
         calls = _State.READ_CALLS if holds_calls else _State.CALLS
         call_start = "" if tools is None else format_.call_start
         self._after_mark = False
+        self._before_words, self._after_start = True, False
         marks = (
             (_State.CONTENT, call_start, calls),
             (_State.CALLS, format_.call_end, _State.CONTENT),
@@ -177,39 +183,49 @@ class AnswerParser:
         yields the steps that are certain now."""
         if thought:
             yield from self._reason(text[:thought])
-            text = text[thought:]
-        self._position, (*ended, (state, rest)) = self._machine.split(self._position, text)
-        for before, stretch in ended:
-            yield from self._release(before, stretch, end=self._format.call_end)
-            self._after_mark = True
-        if state is _State.READ_CALLS:
-            yield from self._read(rest)
-        else:
-            yield from self._release(state, rest)
+        text = text[thought:]
+        while True:
+            self._position, (*ended, (state, rest)) = self._machine.split(self._position, text)
+            for before, stretch in ended:
+                yield from self._release(before, stretch, end=self._format.call_end)
+            if state is not _State.READ_CALLS:
+                yield from self._release(state, rest)
+                return
+            if not (text := (yield from self._read(rest))):
+                return
 
-    def finish(self, *, cut: bool = False) -> Iterator[Step]:
+    def finish(self, *, cut: bool = False, stop: str | None = None) -> Iterator[Step]:
         """Releases the text that was held back because it might have begun a mark, and closes what
         is open. `cut` is whether a limit has ended the answer: then the beginnings of marks and
-        of calls are no text."""
+        of calls are no text. One that a `stop` string has ended is no text either."""
         self._position, rest, state = self._machine.flush(self._position)
+        is_whole = stop is not None and stop == self._format.call_end
+        in_vain = cut or (stop is not None and not is_whole)
         if state is _State.READ_CALLS:
-            yield from () if cut else self._unread()
+            yield from () if in_vain else self._unread()
+        elif state is _State.CALLS:
+            end = self._format.call_end if is_whole else ""
+            yield from self._release(state, "" if cut else rest, end=end, cut=in_vain)
         else:
-            yield from self._release(state, "" if cut else rest, end="", cut=cut)
+            yield from self._release(state, "" if cut else rest)
         if self._open is not None:
             self._open.cut = cut
         yield from self._close()
 
     def _reason(self, text: str) -> Iterator[Step]:
         """Adds reasoning, without its marks, each of which is in one piece."""
-        begins = self._open is None and not self.done
-        if begins:
-            text = text.lstrip().removeprefix(self._format.think_start).lstrip()
+        if self._before_words:  # of the reasoning
+            text = text.lstrip()
+            if not self._after_start:
+                self._after_start = bool(text)
+                text = text.removeprefix(self._format.think_start).lstrip()
+            self._before_words = not text
         ended = text.removesuffix(self._format.think_end)
         self._after_mark = ended != text
         yield from self._add_text("reasoning", ended)
 
-    def _read(self, text: str) -> Iterator[Step]:
+    def _read(self, text: str) -> Generator[Step, None, str]:
+        """Takes text of a call that a grammar holds; returns what follows it."""
         if self._reader is None:
             layout, end = self._format.layout, self._format.call_end
             assert layout is not None
@@ -222,17 +238,17 @@ class AnswerParser:
             logger.warning("a tool call cannot be read: %s", type(error).__name__)
             self._position = self._machine.make_state(_State.CONTENT)
             yield from self._unread()
-            return
+            return ""
         for each in released:
             if isinstance(each, str):
                 yield self._argue(each)
             else:
                 yield from self._add_call(each)
-        if reader.done:
-            self._position = self._machine.make_state(_State.CONTENT)
-            self._call, self._reader, self._after_mark = "", None, True
-            if reader.rest:
-                yield from self.feed(reader.rest)
+        if not reader.done:
+            return ""
+        self._position = self._machine.make_state(_State.CONTENT)
+        self._call, self._reader, self._after_mark = "", None, True
+        return reader.rest
 
     def _unread(self) -> Iterator[Step]:
         """What was not read of a call, as text."""
@@ -254,6 +270,7 @@ class AnswerParser:
             calls = self._format.read_calls(call, self._tools)
             for each in calls:
                 yield from self._add_call(each)
+            self._after_mark = bool(calls)
             if not calls and not cut:
                 yield from self._add_text("text", f"{self._format.call_start}{call}{end}")
             return

@@ -7,10 +7,10 @@ for text.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
 from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
@@ -67,8 +67,8 @@ class CallGrammar:
     Args:
         control_tokens: the ids of the model's control tokens by their spellings.
         one_call: whether there is only one call.
-        simple: follows only names and types of arguments, so that every schema will do, unless the
-            tool is `strict`.
+        simple: the names of tools of which it follows only names and types of arguments, so that
+            every schema will do.
 
     Raises:
         InvalidRequestError: if a name cannot be written in this layout, or a schema followed.
@@ -81,7 +81,7 @@ class CallGrammar:
         control_tokens: Mapping[str, int],
         *,
         one_call: bool,
-        simple: bool = False,
+        simple: Collection[str] = (),
     ) -> None:
         assert format_.layout is not None
         self._format, self._layout = format_, format_.layout
@@ -136,9 +136,8 @@ class CallGrammar:
         writable = name.isidentifier() if layout.after_name == "(" else _NAME.fullmatch(name)
         if not writable or len(name) > MAX_NAME:
             raise InvalidRequestError(f"The name {name!r} cannot be written in this model's calls.")
-        schema = closed(bounded(parameters_of(tool)))
-        if self._simple and tool["function"].get("strict") is not True:
-            schema = bounded(simplified(schema))
+        schema = bounded(parameters_of(tool))
+        schema = closed(bounded(simplified(schema)) if name in self._simple else schema)
         if layout.has_json:
             arguments = self._json(schema, schema)
         else:
@@ -318,7 +317,7 @@ def make_checked(make: Callable[[], str]) -> Grammar:
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         known = isinstance(error, InvalidRequestError | ValueError)  # or the schema makes no sense
         reason = str(error) if known else f"{type(error).__name__}, {error}"
-        raise InvalidRequestError(
+        raise UnreadableRequestError(
             f"The schemas of the tools cannot be followed: {one_line(reason)}."
         ) from None
 

@@ -82,8 +82,11 @@ def unmet_of(told: Iterable[str]) -> tuple[str, ...]:
     for `format` are not counted."""
     left = (each.removeprefix(f"{_UNKNOWN_FORMAT}: {_NOTE}: ") for each in told)
     left = (each for each in left if not each.startswith(("oneOf", _UNKNOWN_FORMAT)))
-    left = (each.removeprefix("Unimplemented keys: ").strip("[]").replace('"', "") for each in left)
-    return tuple(map(one_line, left))
+    keys = "Unimplemented keys: "
+    return tuple(
+        one_line(each.removeprefix(keys).strip("[]").replace('"', "`") if keys in each else each)
+        for each in left
+    )
 
 
 def resolved(schema: Any, root: Any) -> Any:

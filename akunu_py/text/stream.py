@@ -191,6 +191,7 @@ class TextStream:
     ) -> None:
         self.reasoning_tokens = 0
         self._undecided = 0  # tokens that may have begun the reasoning
+        self._in_gap = False  # between the reasoning and the first word after it
         self._detokenizer = detokenizer
         self._splitter = ReasoningSplitter(reasoning)
         self._scanner = StopScanner(stops)
@@ -207,12 +208,22 @@ class TextStream:
         if thought or splitter.over:
             self.reasoning_tokens += self._undecided if thought else 0
             self._undecided = 0
-        return Piece(thought + self._scanner.feed(answer), drafted, len(thought))
+        return Piece(thought + self._scan(answer, thought), drafted, len(thought))
+
+    def _scan(self, answer: str, thought: str) -> str:
+        """What may be shown of the answer after a `thought`; the blanks between are no part of it,
+        so stop strings do not hold there."""
+        self._in_gap = self._in_gap or bool(thought and self._splitter.over)
+        if not self._in_gap:
+            return self._scanner.feed(answer)
+        words = answer.lstrip()
+        self._in_gap = not words
+        return answer[: len(answer) - len(words)] + self._scanner.feed(words)
 
     def finish(self) -> Piece:
         """The text held back because a character, a mark or a stop string was incomplete."""
         thought, answer = self._splitter.feed(self._detokenizer.finish())
         more, rest = self._splitter.flush()
         self.reasoning_tokens += self._undecided if thought + more else 0
-        text = self._scanner.feed(answer + rest) + self._scanner.flush()
+        text = self._scan(answer + rest, thought) + self._scanner.flush()
         return Piece(thought + more + text, drafted=False, thought=len(thought + more))

@@ -138,7 +138,7 @@ def test_what_a_schema_demands_in_vain_is_told(
 ) -> None:
     grammar = Grammar("json_schema", '{"not": {"type": "string"}, "const": 1}')
     answer = engine.generate("a", Options(max_tokens=3, grammar=grammar))
-    assert (answer.text, caplog.messages) == ("1", ["the JSON schema is followed without not"])
+    assert (answer.text, caplog.messages) == ("1", ["The JSON schema is followed without `not`."])
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ SCHEMAS: dict[str, tuple[dict[str, Any], str]] = {
     "names of a kind": ({"type": "object", "propertyNames": {"enum": ["a"]}, "maxProperties": 1,
                          "additionalProperties": {"type": "boolean"}}, ""),
     "a set": ({"type": "array", "items": {"const": 1}, "uniqueItems": True, "maxItems": 2},
-              "uniqueItems"),
-    "not": ({"not": {"type": "string"}, "enum": [1, 2]}, "not"),
+              "`uniqueItems`"),
+    "not": ({"not": {"type": "string"}, "enum": [1, 2]}, "`not`"),
     "look-around": ({"type": "string", "pattern": "a(?=b)b", "maxLength": 2},
                     r"the pattern a(?=b)b"),
 }  # fmt: skip
@@ -117,6 +117,85 @@ def test_schemas_that_libraries_make_are_served(parrot: LiveServer, name: str) -
         answer = parrot.post(path, {"max_tokens": 60} | fields)
         assert answer.status_code == (400 if unmet else 200), answer.text
         assert not unmet or f"cannot demand {unmet}" in answer.json()["error"]["message"]
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "a reference to nowhere": {"$ref": "#/nowhere"},
+    "no number": {"type": "integer", "minimum": 5, "maximum": 2},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_schema_loosens_no_other(live: LiveServer, name: str) -> None:
+    def tool(called: str, b: dict[str, Any]) -> dict[str, Any]:
+        properties = {"a": {"enum": [1]}, "b": b}
+        parameters = {"type": "object", "properties": properties, "required": ["a", "b"]}
+        return {"type": "function", "function": {"name": called, "parameters": parameters}}
+
+    tools = {"tools": [tool("bad", BAD[name]), tool("good", {"enum": [2]})]}
+    asked: dict[str, Any] = {"messages": [GO_ON], "max_tokens": 400, "temperature": 0.9} | tools
+    for seed in range(6):
+        called = "bad" if seed % 2 else "good"
+        choice = {"tool_choice": {"type": "function", "function": {"name": called}}, "seed": seed}
+        answer = live.post("/v1/chat/completions", asked | choice)
+        warned = "names and types of the parameters of bad" in answer.headers.get("warning", "")
+        assert warned is (called == "bad")
+    answer = live.post("/v1/chat/completions", asked | {"tool_choice": "required", "seed": 1})
+    assert answer.headers["warning"].endswith('types of the parameters of bad."')
+    (call,) = answer.json()["choices"][0]["message"]["tool_calls"]
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments.keys() <= {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema"}}},
+         "`text.format.schema` must be a JSON schema."),
+        ("/v1/messages", {"output_config": {"format": {"type": "json_schema"}}},
+         "`output_config.format.schema` must be a JSON schema."),
+        ("/v1/messages", {"tool_choice": {"type": "tool"}}, "`tool_choice.name` is missing."),
+        ("/completion", {"prompt": "a", "stop": 5},
+         "`stop` must be a string, or a list of strings."),
+        ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a"}]},
+         "`messages` must have one before the one that is continued."),
+        ("/v1/chat/completions",
+         {"tools": [{"function": {"name": "f", "parameters": {"type": "array"}}}]},
+         "`tools[0].function.parameters.type` must be object."),
+        ("/v1/chat/completions",
+         {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "g"}]}},
+         "`tool_choice` names a function that is not among `tools`."),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_named(
+    live: LiveServer, path: str, body: dict[str, Any], sentence: str
+) -> None:
+    answer = live.post(path, {"max_tokens": 1, "messages": [GO_ON]} | body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["message"]) == (400, sentence)
+
+
+def test_the_log_quotes_no_schema(parrot: LiveServer) -> None:
+    secret = {"type": "object", "properties": {"a": {"pattern": "^my-password(?!b)"}}}
+    function = {"name": "f", "parameters": secret, "strict": True}
+    asked = {"messages": [GO_ON], "tools": [{"type": "function", "function": function}]}
+    parrot.log.clear()
+    assert parrot.post("/v1/chat/completions", asked).status_code == 400
+    assert "password" not in parrot.log.wait_for("/v1/chat/completions 400")
+
+
+def test_no_calls_are_no_calls(live: LiveServer) -> None:
+    turns = [GO_ON, {"role": "assistant", "content": "def g(", "tool_calls": []}]
+    prompt = live.ask("/apply-template", {"messages": turns})["prompt"]
+    assert prompt.endswith("def g(")
+    prompt = live.ask("/apply-template", {"messages": [*turns, GO_ON, GO_ON]})["prompt"]
+    assert prompt.count("Go on<|im_end|>") == 3
+
+
+def test_any_json_is_a_schema(live: LiveServer) -> None:
+    whole = {"type": "json_schema", "json_schema": {"name": "x", "schema": True}}
+    asked = {"messages": [GO_ON], "response_format": whole, "max_tokens": 4, "temperature": 0}
+    live.ask("/v1/chat/completions", asked)
 
 
 READ = {"name": "read", "parameters": {"type": "object", "properties": {"p": {"type": "string"}}}}
