@@ -259,6 +259,10 @@ class TestCancelling:
         (PROMPT, {"drafter": "model"}, "--draft-model NAME"),
         (PROMPT, {"sampling": Sampling(logit_bias=((320, 1.0),))}, "no token 320 to bias"),
         (PROMPT, {"max_tokens": -3}, "0 or more, not -3"),
+        (PROMPT, {"max_tokens": "x"}, "must be a number, not 'x'"),
+        (PROMPT, {"stop": "ab"}, "`stop` must be a tuple of strings, not 'ab'"),
+        (PROMPT, {"stop": (5,)}, "`stop` must be a tuple of strings"),
+        (PROMPT, {"stop": ("",)}, "must not be empty"),
     ],
 )
 def test_impossible_requests_are_refused(

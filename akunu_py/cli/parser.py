@@ -102,6 +102,10 @@ def parse(words: Sequence[str]) -> Invocation:
     options = {option.name: option for option in _options_of(command.settings)}
     if unknown:
         raise InvalidRequestError(_about_unknown(unknown[0], command, options.values()))
+    for option in options.values():  # after unknown words, among which it may be, misspelt
+        if option.required and option.name not in given:
+            see = f"see `{PROGRAM} {command.name} --help`"
+            raise InvalidRequestError(f"{command.name} needs {option.flag}; {see}.")
     if "draft_model" in given:
         given.setdefault("drafter", "model")
     if given.get("quick"):
@@ -197,7 +201,7 @@ def _add_argument(group: _ActionsContainer, option: Option) -> None:
     if option.off is not None:
         group = group.add_mutually_exclusive_group()
     flags = [flag, option.short] if option.short else [flag]
-    group.add_argument(*flags, dest=option.name, required=option.required, **keywords)
+    group.add_argument(*flags, dest=option.name, **keywords)
     if option.off is not None:
         flag, value, help_text = option.off
         keywords = {"action": "store_const", "const": value, "default": SUPPRESS}
@@ -206,6 +210,8 @@ def _add_argument(group: _ActionsContainer, option: Option) -> None:
 
 def _help(option: Option) -> str:
     shown = option.shown
+    if option.required:
+        return f"{option.help} (required)"
     if shown is None and not option.is_switch and option.default not in (None, (), ""):
         shown = str(option.default)
     return option.help if shown is None else f"{option.help} (default: {shown})"

@@ -155,7 +155,8 @@ def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("generate", "required: --prompt/-p"),
+        ("generate", "generate needs --prompt"),
+        ("generate --propmt x", "did you mean --prompt?"),
         ("generate -p x --max-token 3", "did you mean --max-tokens?"),
         ("generate -p x --max 4", "did you mean --max-context or --max-kv-size or --max-tokens?"),
         ("chat --max-tokens 0", "1 or more, or -1 for no limit"),
