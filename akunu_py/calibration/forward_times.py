@@ -89,29 +89,35 @@ class ForwardTimes:
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
-    def choose_split(self, until: float) -> None:
+    def choose_split(self, until: float, tick: Callable[[], None]) -> None:
         """Decides which forwards at this context compute their attentions in parts, up to the first
-        size at which that is slower, or until `perf_counter` has passed `until`."""
+        size at which that is slower, or until `perf_counter` has passed `until`. Calls `tick`
+        between forwards, which may raise."""
         split = self._model.row_split
         if split is None:
             return
 
         def seconds(size: int, in_parts: bool) -> float:
+            tick()
             split.most_rows[self.context] = size * in_parts
             return self.round(size)
 
-        most = 0
-        for size in _SPLIT_SIZES:
-            before = split.count
-            seconds(size, in_parts=True)  # a warm-up, too
-            if split.count == before:  # one kernel serves all of these rows
-                continue
-            turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
-            whole, parts = map(min, zip(*turns, strict=True))
-            if parts < CLEARLY_FASTER * whole:
-                most = size
-            if parts > whole or perf_counter() > until:
-                break
+        most, kept = 0, dict(split.most_rows)
+        try:
+            for size in _SPLIT_SIZES:
+                before = split.count
+                seconds(size, in_parts=True)  # a warm-up, too
+                if split.count == before:  # one kernel serves all of these rows
+                    continue
+                turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
+                whole, parts = map(min, zip(*turns, strict=True))
+                if parts < CLEARLY_FASTER * whole:
+                    most = size
+                if parts > whole or perf_counter() > until:
+                    break
+        except BaseException:  # a request came
+            split.most_rows = kept
+            raise
         split.most_rows[self.context] = most
 
     def measure(
@@ -129,8 +135,9 @@ class ForwardTimes:
         steps, rounds = found.steps, found.rounds
         for size in sizes:
             if size not in rounds:
-                self.round(size)  # a warm-up
+                warm_up = self.round(size)
                 rounds[size] = [self.round(size)]
+                until += max(0.0, warm_up - rounds[size][0])  # a GPU compiles kernels first
                 tick()
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:

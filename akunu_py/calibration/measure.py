@@ -201,7 +201,7 @@ def _measure(
         return times.round(1) + times.round(_FEW)
 
     def add_level(sizes: Sequence[int], until: float, *, between: bool = False) -> None:
-        times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s)
+        times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s, tick)
         levels.append(times.measure(sizes, until, tick, found.level, between=between))
         found.level = LevelTimes()
 

@@ -11,7 +11,7 @@ import pytest
 
 import akunu_py
 from akunu_py import Options
-from akunu_py.calibration import cost_store
+from akunu_py.calibration import cost_store, forward_times
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.cost_store import CostStore
 from akunu_py.calibration.forward_times import ForwardTimes
@@ -62,6 +62,31 @@ def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
     curve = measure(model, budget_s=0.0)
     assert [size for size, _ in curve.levels[0].verify_s] == [1, 2]
     assert len(curve.levels) == 1
+
+
+def test_what_is_compiled_first_takes_no_time_from_the_others(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, compiled, computed = 0.0, set[int](), ForwardTimes.round
+
+    def round_(times: ForwardTimes, size: int) -> float:
+        nonlocal now
+        computed(times, size)
+        seconds = 0.001 if size in compiled else 0.5
+        compiled.add(size)
+        now += seconds
+        return seconds
+
+    def clock() -> float:
+        nonlocal now
+        now += 1e-5
+        return now
+
+    monkeypatch.setattr(ForwardTimes, "round", round_)
+    for module in (calibration, forward_times):
+        monkeypatch.setattr(module, "perf_counter", clock)
+    (level, *_) = measure(model, budget_s=1.0).levels
+    assert {size for size, _ in level.verify_s} >= {*forward_times.SIZES}
 
 
 def test_what_was_measured_before_a_request_came_is_not_measured_again(
