@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
-from akunu_py.machine.backend import release_thread
+from akunu_py.machine.backend import give_back_memory, release_thread
 from akunu_py.machine.owner import check_process
 from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round
@@ -270,6 +270,7 @@ class EngineWorker:
         yield _PAUSE_S
         engine.measure_costs(lambda: bool(self.queue_depth) or self._closed)
         yield _IDLE_S - _PAUSE_S
+        give_back_memory()
         while engine.save_prompts() or engine.model.rest():
             yield 0.0
 

@@ -1,6 +1,7 @@
 """The machine: its MLX device, and what depends on it, but for the layers for CPUs in `model/cpu/`
 and the sort in `sampling/filters.py`."""
 
+import ctypes
 import os
 import platform
 import resource
@@ -250,6 +251,16 @@ def _recommended_bytes() -> int | None:
 
     found = mx.device_info().get("max_recommended_working_set_size")
     return found if isinstance(found, int) else None
+
+
+def give_back_memory() -> None:
+    """Gives freed memory back to the system; MLX and the C library keep it for later."""
+    if "mlx.core" in sys.modules:
+        import mlx.core as mx  # noqa: PLC0415
+
+        mx.clear_cache()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # glibc's
 
 
 def release_thread() -> None:

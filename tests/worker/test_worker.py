@@ -53,6 +53,15 @@ def test_what_the_engine_calls_cannot_wait_for_its_worker(worker: EngineWorker) 
     assert list(worker.stream("a", Options(2)))
 
 
+def test_freed_memory_is_given_back_when_it_is_idle(
+    worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back = Flag()
+    monkeypatch.setattr("akunu_py.worker.give_back_memory", given_back.set)
+    assert list(worker.stream("a", Options(2)))
+    assert given_back.wait(60)
+
+
 def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> None:
     options = Options(max_tokens=12)
     events = list(worker.stream("hello", options))
