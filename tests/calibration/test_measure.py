@@ -105,7 +105,7 @@ def test_what_was_measured_before_a_request_came_is_not_measured_again(
     while curve is None:
         gaps += 1
         with suppress(InterruptedError):
-            curve = measure(model, budget_s=0.1, contexts=(64,), progress=seventh, found=found)
+            curve = measure(model, budget_s=1.0, contexts=(64,), progress=seventh, found=found)
     assert gaps > 1
     assert {size for size, _ in curve.levels[0].verify_s} >= {1, 2}
 
