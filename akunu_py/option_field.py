@@ -224,7 +224,7 @@ def check_options(options: Any) -> None:
     """Checks the numbers in a dataclass of options; for its `__post_init__`.
 
     Raises:
-        InvalidRequestError: if one is none, or outside its range.
+        InvalidRequestError: if one is not a number, or outside its range.
     """
     for name, declared in options_in(options.__class__).items():
         is_whole, within = declared.read is whole_number, declared.within

@@ -217,9 +217,9 @@ def spare_cache_bytes() -> int:
 def wire_weights(model: object, nbytes: int) -> None:
     """Lets Metal wire the weights of a large model until nobody holds the model any longer.
 
-    Otherwise macOS may page them out between two forwards. Called while no caches exist, because
-    MLX wires what it has until the limit is reached, and wiring caches that come and go has made
-    macOS panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
+    Otherwise macOS may page them out between two forwards. Call it while there are no caches: MLX
+    wires what it has until the limit is reached, and wiring caches that come and go has made macOS
+    panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
     """
     recommended = _recommended_bytes()
     if recommended is not None and 2 * nbytes > recommended:

@@ -26,7 +26,7 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
 
 
 def installed_bytes() -> int:
-    """The memory of this machine; 0 if it does not say."""
+    """The memory of this machine; 0 if that is unknown."""
     with suppress(ValueError, OSError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 0

@@ -86,7 +86,7 @@ def in_words(
     tools: Sequence[Mapping[str, Any]],
     format_: AnswerFormat,
 ) -> Sequence[Mapping[str, Any]]:
-    """Messages for a template that has no tools: these, earlier calls and results are texts."""
+    """Messages for a template without tools: tools, earlier calls and results become text."""
     if not (tools or any(one["role"] == "tool" or "tool_calls" in one for one in messages)):
         return messages
     said: list[Message] = []
@@ -101,7 +101,7 @@ def in_words(
     if tools:
         offer = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
         call = format_.written("NAME", {"PARAMETER": "VALUE"})
-        words = f"You can call these functions:\n{offer}\nA call is written so:\n{call}"
+        words = f"You can call these functions:\n{offer}\nWrite a call like this:\n{call}"
         has_system = bool(said) and said[0]["role"] == "system"
         role = "system" if has_system else "user"
         said.insert(has_system, {"role": role, "content": words})
@@ -142,7 +142,7 @@ def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
         function.refuse("name", "is missing")
     function.text("description", default="")
     parameters = function.object(schema)
-    if parameters.any("type") not in (None, "object"):
+    if isinstance(kind := parameters.any("type"), str) and kind != "object":
         parameters.refuse("type", "must be object")
     parameters.object("properties")
     kept = {name: function.any(name) for name in function.names() if name != schema}
@@ -303,9 +303,9 @@ class ChatJob(Job):
         if begun := begun and continues:
             messages = messages[:-1]
             if not messages:
-                Body({}).refuse("messages", "must have one before the one that is continued")
+                Body({}).refuse("messages", "must have another before the one that is continued")
         shown = tools.offered
-        if format_.in_words:  # who never learnt to call may not know when to end
+        if format_.in_words:  # a model that never learnt to call may not know when to stop
             messages, shown = in_words(messages, shown, format_), ()
             tools = replace(tools, one_call=bool(tools.offered))
         if tools.must_call:  # stop strings end texts; calls that one cuts do not parse

@@ -30,7 +30,7 @@ class AnswerFormat:
             of the answer.
         parse: mlx-lm's parser of the text between the marks, which gets the tools, too.
         layout: how calls are written between the marks; None if that is not known.
-        in_words: whether the template has no tools, so that messages have to tell of them.
+        in_words: whether the template has no place for tools, so that messages describe them.
     """
 
     think_start: str = ""
@@ -86,7 +86,7 @@ _LLAMA3_START: Final = '{"name": "'
 def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
     """The format of the answers of a model, by mlx-lm's wrapper around its tokenizer and its chat
     template. mlx-lm has no parser for Llama 3's calls, which are JSON without marks. A model whose
-    calls nobody knows is told to write them like Qwen."""
+    format of calls is unknown is told to write Qwen's."""
     thinking = (wrapped.think_start or "", wrapped.think_end or "")
     parse = wrapped.tool_parser
     if parse is not None:
@@ -197,7 +197,7 @@ class AnswerParser:
     def finish(self, *, cut: bool = False, stop: str | None = None) -> Iterator[Step]:
         """Releases the text that was held back because it might have begun a mark, and closes what
         is open. `cut` is whether a limit has ended the answer: then the beginnings of marks and
-        of calls are no text. One that a `stop` string has ended is no text either."""
+        of calls are no text. A call that a `stop` string has cut is no text either."""
         self._position, rest, state = self._machine.flush(self._position)
         is_whole = stop is not None and stop == self._format.call_end
         in_vain = cut or (stop is not None and not is_whole)

@@ -61,7 +61,7 @@ def json_lark(schema: Any, style: Mapping[str, Any] = JSON_STYLE) -> str:
     return f"%json {json.dumps(styled)}"
 
 
-@lru_cache(maxsize=16)  # agents send the same tools with every request
+@lru_cache(maxsize=256)  # agents send the same tools with every request
 def unmet_in(lark: str) -> tuple[str, ...]:
     """See `unmet_of`, for a grammar in Lark.
 
