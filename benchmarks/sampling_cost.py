@@ -6,10 +6,16 @@ In each row, the token of rank n has a probability in proportion to n^-1.5: 0.38
 0.95 for the first 212 together. mlx-lm samples one row at a time, because it verifies no drafts;
 here all rows of a pass are sampled together. Both begin with logits and end with tokens. The
 contestants take turns, so that other work of the machine slows all of them.
+
+No GPU is needed to count what a row takes there: the operations of its graph, the bytes that these
+read and write, and how many values they sort; a partition is a sort there.
 """
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
+from typing import Any
+from unittest.mock import patch
 
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
@@ -32,6 +38,10 @@ SAMPLINGS = {
 }
 """The third are the defaults of llama-server."""
 
+VIEWS = {"Broadcast", "ExpandDims", "Flatten", "Reshape", "Slice", "Squeeze", "Unflatten"}
+"""Operations that compute nothing."""
+SORTS = {"Sort", "ArgSort", "Partition", "ArgPartition"}
+
 
 def together(sampler: Sampler, logits: mx.array) -> None:
     mx.eval(sampler.choose(logits, 100))
@@ -40,22 +50,44 @@ def together(sampler: Sampler, logits: mx.array) -> None:
 def one_by_one(sampler: Callable[[mx.array], mx.array], logits: mx.array) -> None:
     """Samples row by row, as mlx-lm's `generate_step` does."""
     for row in range(logits.shape[0]):
-        scores = logits[row : row + 1]
-        mx.eval(sampler(scores - mx.logsumexp(scores, axis=-1, keepdims=True)))
+        mx.eval(one_row(sampler, logits[row : row + 1]))
+
+
+def one_row(sampler: Callable[[mx.array], mx.array], scores: mx.array) -> mx.array:
+    return sampler(scores - mx.logsumexp(scores, axis=-1, keepdims=True))
+
+
+def graph_on_gpu(choose: Callable[[mx.array], mx.array], row: mx.array) -> tuple[int, float, int]:
+    """Of a row on a GPU: the operations, the MB that they read and write, and the values sorted."""
+    steps: list[dict[str, Any]] = []
+    with patch.object(mx, "default_device", lambda: mx.Device(mx.gpu)):
+        mx.export_function(steps.append, choose, row)
+    steps = [step for step in steps if step["type"] == "primitive" and step["name"] not in VIEWS]
+    moved = sum(
+        prod(shape) * dtype.size
+        for step in steps
+        for _, shape, dtype in step["inputs"] + step["outputs"]
+    )
+    sorts = [step for step in steps if step["name"] in SORTS]
+    return len(steps), moved / 1e6, sum(prod(step["inputs"][0][1]) for step in sorts)
 
 
 def contestants(sampling: Sampling, logits: mx.array) -> dict[str, Callable[[], None]]:
     """This project's sampler and mlx-lm's, for the same options."""
-    theirs = make_sampler(
+    return {
+        "akunu_py": partial(together, Sampler(sampling), logits),
+        "mlx-lm": partial(one_by_one, sampler_of_mlx_lm(sampling), logits),
+    }
+
+
+def sampler_of_mlx_lm(sampling: Sampling) -> Callable[[mx.array], mx.array]:
+    sampler: Callable[[mx.array], mx.array] = make_sampler(
         sampling.temperature,
         sampling.top_p if sampling.top_p < 1 else 0.0,
         sampling.min_p,
         top_k=sampling.top_k,
     )
-    return {
-        "akunu_py": partial(together, Sampler(sampling), logits),
-        "mlx-lm": partial(one_by_one, theirs, logits),
-    }
+    return sampler
 
 
 def main() -> None:
@@ -67,6 +99,13 @@ def main() -> None:
     repeats = 3 if arguments.quick else 21
     machine = describe_machine(find_backend())
     rows, seconds = [], {}
+    graphs = []
+    row = mx.random.normal((1, arguments.vocabulary))
+    for name, sampling in SAMPLINGS.items():
+        ours = graph_on_gpu(partial(Sampler(sampling).choose, position=100), row)
+        theirs = graph_on_gpu(partial(one_row, sampler_of_mlx_lm(sampling)), row)
+        pairs = zip(ours, theirs, strict=True)
+        graphs.append([name, *(f"{own:.3g} / {other:.3g}" for own, other in pairs)])
     for count in arguments.rows:
         noise = mx.random.normal((count, arguments.vocabulary), key=mx.random.key(0))
         logits = -1.5 * mx.log(1 + mx.argsort(noise, axis=-1))
@@ -80,9 +119,13 @@ def main() -> None:
     table = markdown_table(
         ["rows", "filters", "akunu_py, ms", "mlx-lm, ms", "time over mlx-lm's"], rows
     )
+    counted = markdown_table(["filters", "operations", "MB moved", "values sorted"], graphs)
     body = (
         f"{machine_line(machine)}\n\nA vocabulary of {arguments.vocabulary}; medians of "
-        f"{repeats} turns, with their quartiles.\n\n{table}"
+        f"{repeats} turns, with their quartiles.\n\n{table}\n\n"
+        "What a step's row takes on a GPU, akunu_py / mlx-lm, by their graphs; not run there. A "
+        "sort counts once, and passes over its values several times. The rows of a draft are never "
+        f"sorted: a top-p waits for them, and looks at the likely ones.\n\n{counted}"
     )
     record(arguments.name, "What sampling costs", body, {"machine": machine, "seconds": seconds})
 

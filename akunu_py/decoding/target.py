@@ -179,7 +179,7 @@ class ModelTarget:
 
     @property
     def can_pipeline(self) -> bool:
-        return not (self._sampler.blocks or self._block_rows)
+        return not (self._sampler.blocks(1) or self._block_rows)
 
     def draft_limit(self, tokens_wanted: int) -> int:
         return self._buffer.draft_limit(
@@ -248,7 +248,7 @@ class ModelTarget:
         drafted, sampler = pending.draft.tokens, self._sampler
         position = pending.start + 1
         choices = pending.choices
-        if sampler.blocks:
+        if sampler.blocks(1 + len(drafted)):
             choices = self._choices(choices, position, pending.has_distributions)
         if pending.has_distributions:
             proposal = pending.draft.probabilities
@@ -317,7 +317,7 @@ class ModelTarget:
         results = []
         is_matched = sampler.sampling.greedy or bool(self._block_rows)  # whatever was drafted
         has_distributions = needs_distributions(draft, greedy=is_matched)
-        blocks = sampler.blocks
+        blocks = sampler.blocks(1 + len(draft))
         choices = logits if blocks else self._choices(logits, start + 1, has_distributions)
         chosen = None if blocks or has_distributions else choices
         logprobs = None

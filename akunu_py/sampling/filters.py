@@ -10,7 +10,7 @@ from typing import Final
 
 import mlx.core as mx
 import numpy as np
-from mlx_lm.sample_utils import apply_min_p, apply_top_k
+from mlx_lm.sample_utils import apply_min_p
 
 from akunu_py.options import Sampling
 from akunu_py.sampling.random import uniform
@@ -18,6 +18,11 @@ from akunu_py.sampling.random import uniform
 DEFAULT_CANDIDATES: Final = 40
 """What llama.cpp's top-k leaves if a request sets none."""
 MAX_CANDIDATES: Final = 128
+
+_CHUNK: Final = 64
+"""Tokens whose maximum is looked at first: about the root of a vocabulary over 40 candidates."""
+_NUCLEUS: Final = 256
+"""Likely tokens that a top-p looks at first."""
 
 _END_WEIGHT: Final = 3
 """End tokens win if their probability, times this and the number of candidates, exceeds the
@@ -48,38 +53,77 @@ def filtered(
     ids = None
     has_top_k = 0 < sampling.top_k < logits.shape[-1]
     if has_top_k and exclude is None:
-        ids = mx.argpartition(-logits, kth=sampling.top_k - 1, axis=-1)[:, : sampling.top_k]
+        ids = most_likely(logits, sampling.top_k)
         logits = mx.take_along_axis(logits, ids, axis=-1)
     scores = logits - total
     if sampling.top_p < 1:
-        if ids is None and sorts_in_numpy(sampling):
-            ordered = mx.array(np.sort(np.asarray(scores), axis=-1))
-        else:
-            ordered = mx.sort(scores, axis=-1)
-        scores = keep_top_p(scores, ordered, sampling.top_p)
+        waits = waits_for_nucleus(sampling, len(scores))
+        find_least = _least_by_waiting if waits else _least_by_sorting
+        scores = mx.where(scores < find_least(scores, sampling.top_p), -mx.inf, scores)
     if sampling.min_p > 0:
         scores = apply_min_p(scores, sampling.min_p)
     if exclude is not None:
         scores = exclude(scores)
         if has_top_k:
-            scores = apply_top_k(scores, sampling.top_k)
+            kept = most_likely(scores, sampling.top_k)
+            values = mx.take_along_axis(scores, kept, axis=-1)
+            scores = mx.put_along_axis(mx.full(scores.shape, -mx.inf), kept, values, axis=-1)
     return scores, ids
 
 
-def sorts_in_numpy(sampling: Sampling) -> bool:
-    """Whether `filtered` waits for the logits and sorts them with NumPy: on a CPU, if it has to
-    sort the whole vocabulary, because NumPy takes a fortieth of MLX's time there."""
-    sorts_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
-    return sorts_all and mx.default_device() == mx.Device(mx.cpu)
+def most_likely(scores: mx.array, count: int) -> mx.array:
+    """The ids `[rows, count]` of the largest scores `[rows, vocabulary]`, in any order.
+
+    They are in the chunks with the largest maxima, so that a GPU, where a partition is a sort, need
+    not sort the vocabulary.
+    """
+    rows, vocabulary = scores.shape
+    chunks, rest = divmod(vocabulary, _CHUNK)
+    if chunks <= 2 * count:
+        return mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
+    whole = scores[:, : vocabulary - rest].reshape(rows, chunks, _CHUNK)
+    best = most_likely(whole.max(axis=-1), count)[:, :, None]
+    ids = (best * _CHUNK + mx.arange(_CHUNK, dtype=best.dtype)).reshape(rows, -1)
+    values = mx.take_along_axis(whole, best, axis=1).reshape(rows, -1)
+    if rest:
+        last = mx.arange(vocabulary - rest, vocabulary, dtype=ids.dtype)
+        ids = mx.concatenate([ids, mx.broadcast_to(last, (rows, rest))], axis=-1)
+        values = mx.concatenate([values, scores[:, -rest:]], axis=-1)
+    found = mx.argpartition(-values, kth=count - 1, axis=-1)[:, :count]
+    return mx.take_along_axis(ids, found, axis=-1)
 
 
-def keep_top_p(scores: mx.array, ordered: mx.array, top_p: float) -> mx.array:
-    """Drops the tokens before which more likely ones have a probability of `top_p` together, as
-    mlx-lm does; `ordered` has the log-probabilities `scores`, sorted, the most likely last."""
+def waits_for_nucleus(sampling: Sampling, rows: int) -> bool:
+    """Whether `filtered` waits for the logits: for a top-p of the whole vocabulary, rather than
+    sorting it. Only a single row on a GPU is sorted: its forward is in flight meanwhile."""
+    looks_at_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
+    return looks_at_all and (rows > 1 or mx.default_device() == mx.Device(mx.cpu))
+
+
+# A top-p drops the tokens before which more likely ones have a probability of `top_p` together, as
+# in mlx-lm. Both functions find the least log-probability that it keeps, `[rows, 1]`.
+
+
+def _least_by_sorting(scores: mx.array, top_p: float) -> mx.array:
+    ordered = mx.sort(scores, axis=-1)
     mass_above = mx.cumsum(mx.exp(ordered), axis=-1, reverse=True, inclusive=False)
     num_dropped = (mass_above >= top_p).sum(axis=-1, keepdims=True)
-    least = mx.take_along_axis(ordered, num_dropped, axis=-1)
-    return mx.where(scores < least, -mx.inf, scores)
+    return mx.take_along_axis(ordered, num_dropped, axis=-1)
+
+
+def _least_by_waiting(scores: mx.array, top_p: float) -> mx.array:
+    """Looks at a few likely tokens, and at all if these are not likely enough."""
+    few = mx.take_along_axis(scores, most_likely(scores, min(_NUCLEUS, scores.shape[-1])), axis=-1)
+    mx.eval(scores, few)
+    least = np.full((len(few), 1), -np.inf, np.float32)
+    for index, likely in enumerate(np.asarray(few)):
+        for values in (likely, np.asarray(scores)[index]):
+            ordered = -np.sort(-values)
+            kept = np.searchsorted(np.cumsum(np.exp(ordered), dtype=np.float64), top_p)
+            if kept < len(ordered):
+                least[index] = ordered[kept]
+                break
+    return mx.array(least)
 
 
 class XTCFilter:
@@ -133,7 +177,7 @@ class InfillFilter:
         """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`, which
         are such, up to a constant per row. `top_k` is the request's; 0 if it has none."""
         count = min(top_k or DEFAULT_CANDIDATES, MAX_CANDIDATES, scores.shape[-1])
-        ids = mx.argpartition(-scores, kth=count - 1, axis=-1)[:, :count]
+        ids = most_likely(scores, count)
         values = mx.take_along_axis(scores, ids, axis=-1)
         slots = np.array(ids)
         chosen = np.full(slots.shape, -np.inf, dtype=np.float32)

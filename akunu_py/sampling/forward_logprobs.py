@@ -11,6 +11,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from akunu_py.sampling.filters import most_likely
 from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
 
 SCORING_STEP: Final = 128
@@ -35,7 +36,7 @@ class ForwardLogprobs:
         self.lazy: list[mx.array] = []
         count = min(wanted.logprobs or 0, logits.shape[-1])
         if count:
-            self._ids = mx.argpartition(-logits, kth=count - 1, axis=-1)[:, :count]
+            self._ids = most_likely(logits, count)
             self._values = mx.take_along_axis(logits, self._ids, axis=-1).astype(mx.float32)
             self.lazy += [self._ids, self._values]
         if wanted.logprobs is not None:

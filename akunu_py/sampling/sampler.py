@@ -17,7 +17,7 @@ from mlx_lm.sample_utils import make_logits_processors
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.constraint import Constraint, ConstraintFactory
-from akunu_py.sampling.filters import InfillFilter, XTCFilter, filtered, sorts_in_numpy
+from akunu_py.sampling.filters import InfillFilter, XTCFilter, filtered, waits_for_nucleus
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.text.tokenizer import Tokenizer
@@ -60,12 +60,11 @@ class Sampler:
         if constraint is not None:
             self._processors.append(constraint)
 
-    @property
-    def blocks(self) -> bool:
+    def blocks(self, rows: int) -> bool:
         """Whether `choose` and `distributions` wait for the logits. They are better called when the
         forward is read then, and pipelining gains nothing."""
-        sorts = not self.sampling.greedy and sorts_in_numpy(self.sampling)
-        return sorts or self._infill is not None
+        waits = not self.sampling.greedy and waits_for_nucleus(self.sampling, rows)
+        return waits or self._infill is not None
 
     def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         """The logits to choose from: biased, penalised and constrained.

@@ -9,7 +9,7 @@ from mlx_lm.sample_utils import apply_xtc
 
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.filters import InfillFilter, XTCFilter
+from akunu_py.sampling.filters import InfillFilter, XTCFilter, most_likely
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from tests.fakes import OracleDrafter, drafted_answer
 
@@ -156,3 +156,22 @@ def test_greedy_answers_stay_as_they_are(engine: Engine) -> None:
     plain = engine.generate("abcabc", Options(max_tokens=12))
     sampling = Sampling(xtc_probability=1.0, xtc_threshold=0.0)
     assert engine.generate("abcabc", Options(12, sampling)).token_ids == plain.token_ids
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(("vocabulary", "count"), [(5003, 40), (64 * 81, 1), (900, 128), (40, 40)])
+def test_the_most_likely_are_those_of_a_sort(dtype: mx.Dtype, vocabulary: int, count: int) -> None:
+    """In 16 bits, many scores are equal; a row of a constraint has few that are not excluded."""
+    scores = mx.random.normal((5, vocabulary), key=mx.random.key(3)).astype(dtype)
+    scores[3, 20:] = -mx.inf
+    scores[4] = -mx.inf
+    ids = most_likely(scores, count)
+    found = np.array(mx.take_along_axis(scores, ids, axis=-1).astype(mx.float32))
+    expected = np.array(mx.sort(scores.astype(mx.float32), axis=-1))[:, -count:]
+    np.testing.assert_array_equal(np.sort(found, axis=-1), expected)
+    assert all(len(set(row)) == count and max(row) < vocabulary for row in np.array(ids).tolist())
+
+
+def test_a_row_without_numbers_ends_nothing() -> None:
+    sampler = Sampler(Sampling(temperature=1.0, top_p=0.9, seed=1))
+    assert sampler.choose(mx.full((2, 300), float("nan")), 0).shape == (2,)

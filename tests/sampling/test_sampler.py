@@ -102,17 +102,24 @@ def test_tokens_are_those_of_mlx_lms_filters_over_the_whole_vocabulary(
     )
 
 
-def test_a_cpu_keeps_the_tokens_that_other_devices_keep(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = mx.random.normal((40, 3000), key=mx.random.key(2)) * 3
+@pytest.mark.parametrize("spread", [0.1, 3.0])
+def test_rows_alone_and_together_keep_the_same_tokens_on_every_device(
+    monkeypatch: pytest.MonkeyPatch, spread: float
+) -> None:
+    """With a spread of 0.1, more tokens are kept than a look at the likely ones finds."""
+    scores = mx.random.normal((40, 3000), key=mx.random.key(2)) * spread
     nucleus = Sampler(Sampling(temperature=1.0, top_p=0.9, seed=1))
     chosen = []
     for device in (mx.cpu, mx.gpu):
         monkeypatch.setattr(mx, "default_device", partial(mx.Device, device))
         chosen.append(nucleus.choose(scores, 5).tolist())
-        assert nucleus.blocks == (device == mx.cpu)
+        assert nucleus.blocks(rows=2)
+        assert nucleus.blocks(rows=1) == (device == mx.cpu)
+        alone = [nucleus.choose(row[None], 5 + place).item() for place, row in enumerate(scores)]
+        assert chosen[-1] == alone
     assert chosen[0] == chosen[1]
     monkeypatch.undo()
-    assert not Sampler(Sampling(top_p=0.9)).blocks
+    assert not Sampler(Sampling(top_p=0.9)).blocks(rows=2)
 
 
 def test_streams_of_neighbouring_positions_are_unrelated() -> None:
