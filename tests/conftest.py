@@ -1,5 +1,6 @@
 """Models and engines that the tests share, each made once."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import CACHE_VARIABLE
+from tests.metal import simulate_metal
 from tests.planning.curves import FLAT
 from tests.tiny_model import write_tiny_model
 
@@ -32,6 +34,15 @@ def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         patch.setattr(calibration, "expected_curve", lambda *_: FLAT)
         # Costs that were measured on a busy machine are doubted, and tests keep it busy.
         patch.setattr(calibration, "other_load", lambda: 0.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _simulated_metal() -> Iterator[None]:
+    """With `AKUNU_TESTS=metal`, the package believes in an Apple chip; see `metal.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("AKUNU_TESTS") == "metal":
+            simulate_metal(patch)
         yield
 
 

@@ -44,19 +44,38 @@ _MAX_CACHE_BYTES: Final = 512 << 20
 
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
 """One more than the numbers of rows at which MLX's kernels change."""
-_SPLIT_PASSES: Final = 3
+_SPLIT_PASSES: Final = 6
+_LONG_S: Final = 0.05
+"""Steps that take longer together are interrupted between two of them."""
 
 
 @dataclass
 class LevelTimes:
-    """The seconds found so far at one context: of pipelined steps, and of rounds by their size."""
+    """The seconds found so far at one context: of pipelined steps, of rounds by their size, and of
+    rounds with the attentions whole and in parts, in turn; None where one kernel serves all rows.
+    """
 
     steps: list[float] = field(default_factory=list)
     rounds: dict[int, list[float]] = field(default_factory=dict)
+    split: dict[int, list[float] | None] = field(default_factory=dict)
+
+
+def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
+    """Whether the shortest of some times says so in both halves of their turns: a busy moment does
+    not decide. Without two turns, nothing is."""
+    half = len(seconds) // 2
+    parts = (slice(None, half), slice(half, None))
+    return half > 0 and all(
+        min(seconds[part]) < CLEARLY_FASTER * min(usual[part]) for part in parts
+    )
 
 
 class ForwardTimes:
     """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them.
+
+    Attributes:
+        compiling_s: how much longer first rounds took than later ones; a GPU compiles kernels in
+            them, which is not charged to the time for measuring.
 
     Raises:
         InvalidRequestError: if the model's cache cannot be rolled back.
@@ -64,6 +83,7 @@ class ForwardTimes:
 
     def __init__(self, model: TargetModel, context: int) -> None:
         self.context = context
+        self.compiling_s = 0.0
         self._model = model
         draw = Random(0)
         # Different tokens, because a mixture of experts sends them to different experts.
@@ -89,31 +109,31 @@ class ForwardTimes:
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
-    def choose_split(self, until: float, tick: Callable[[], None]) -> None:
+    def choose_split(self, until: float, tick: Callable[[], None], found: LevelTimes) -> None:
         """Decides which forwards at this context compute their attentions in parts, up to the first
         size at which that is slower, or until `perf_counter` has passed `until`. Calls `tick`
-        between forwards, which may raise."""
+        after each forward; if that raises, `found` has what was measured."""
         split = self._model.row_split
         if split is None:
             return
-
-        def seconds(size: int, in_parts: bool) -> float:
-            tick()
-            split.most_rows[self.context] = size * in_parts
-            return self.round(size)
-
         most, kept = 0, dict(split.most_rows)
         try:
             for size in _SPLIT_SIZES:
-                before = split.count
-                seconds(size, in_parts=True)  # a warm-up, too
-                if split.count == before:  # one kernel serves all of these rows
+                times = found.split.setdefault(size, [])
+                while times is not None and len(times) < 2 + 2 * _SPLIT_PASSES:
+                    in_parts, before = len(times) % 2, split.count
+                    split.most_rows[self.context] = size * in_parts
+                    times.append(self.round(size))
+                    if in_parts and split.count == before:
+                        times = found.split[size] = None
+                    tick()
+                if times is None:
                     continue
-                turns = [(seconds(size, False), seconds(size, True)) for _ in range(_SPLIT_PASSES)]
-                whole, parts = map(min, zip(*turns, strict=True))
-                if parts < CLEARLY_FASTER * whole:
+                until += self._note_warm_up(sum(times[:2]), sum(times[2:4]))
+                whole, parts = times[2::2], times[3::2]
+                if is_clearly_faster(parts, whole):
                     most = size
-                if parts > whole or perf_counter() > until:
+                if min(parts) > min(whole) or perf_counter() > until:
                     break
         except BaseException:  # a request came
             split.most_rows = kept
@@ -136,18 +156,19 @@ class ForwardTimes:
         for size in sizes:
             if size not in rounds:
                 warm_up = self.round(size)
+                tick()
                 rounds[size] = [self.round(size)]
-                until += max(0.0, warm_up - rounds[size][0])  # a GPU compiles kernels first
+                until += self._note_warm_up(warm_up, rounds[size][0])
                 tick()
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:
                 break
-        self._steps()
-        steps.append(self._steps())
+        self._steps(tick)
+        steps.append(self._steps(tick))
         for turn in range(1, _PASSES):
             if turn >= _MIN_PASSES and perf_counter() > until:
                 break
-            steps.append(self._steps())
+            steps.append(self._steps(tick))
             for size, times in rounds.items():
                 times.append(self.round(size))
                 tick()
@@ -157,6 +178,11 @@ class ForwardTimes:
         split = self._model.row_split
         split_rows = 0 if split is None else split.most_rows.get(self.context, 0)
         return CostLevel(self.context, min(steps), points, split_rows)
+
+    def _note_warm_up(self, first_s: float, later_s: float) -> float:
+        lost_s = max(0.0, first_s - later_s)
+        self.compiling_s += lost_s
+        return lost_s
 
     def _measure_between(
         self, rounds: dict[int, list[float]], until: float, tick: Callable[[], None]
@@ -173,7 +199,10 @@ class ForwardTimes:
             if jump < _JUMP or perf_counter() > until:
                 return
             self.round(size)
-            rounds[size] = [self.round(size) for _ in range(_MIN_PASSES)]
+            tick()
+            rounds[size] = [self.round(size)]
+            tick()
+            rounds[size].append(self.round(size))
             tick()
 
     def round(self, size: int) -> float:
@@ -185,15 +214,18 @@ class ForwardTimes:
         target.rollback(start)
         return perf_counter() - begun
 
-    def _steps(self) -> float:
+    def _steps(self, tick: Callable[[], None]) -> float:
         """Seconds of a pipelined single-token step, the mean of a few."""
         limits = Limits(_STEPS_PER_TURN + 3, frozenset())
         rounds = decode(self._target, DraftSession(), self._tokens[0], limits)
-        next(rounds)
-        begun = perf_counter()
-        for _ in range(_STEPS_PER_TURN):
+        try:
             next(rounds)
-        seconds = (perf_counter() - begun) / _STEPS_PER_TURN
-        self._cache.evaluate()  # waits for the step that was submitted ahead
-        self._cache.rollback(self.context)
-        return seconds
+            begun = perf_counter()
+            for _ in range(_STEPS_PER_TURN):
+                next(rounds)
+                if perf_counter() - begun > _LONG_S:
+                    tick()
+            return (perf_counter() - begun) / _STEPS_PER_TURN
+        finally:
+            self._cache.evaluate()  # waits for the step that was submitted ahead
+            self._cache.rollback(self.context)

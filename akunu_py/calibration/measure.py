@@ -16,13 +16,19 @@ from typing import Final
 import mlx.core as mx
 
 from akunu_py.calibration.cost_store import CostKey, CostStore, expected_curve, judged
-from akunu_py.calibration.forward_times import MOST_STEPS, SIZES, ForwardTimes, LevelTimes
+from akunu_py.calibration.forward_times import (
+    MOST_STEPS,
+    SIZES,
+    ForwardTimes,
+    LevelTimes,
+    is_clearly_faster,
+)
 from akunu_py.errors import BackendError
 from akunu_py.machine.backend import Backend, other_load
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
-from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve, CostLevel
+from akunu_py.planning.cost_curve import MEASURED, CostCurve, CostLevel
 
 CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes are measured at the first, a few at the others."""
@@ -35,6 +41,7 @@ _FEW: Final = 5
 """The size that stands for all drafts where BLAS threads are chosen."""
 _FIRST_SHARE: Final = 0.7
 """Part of the time for the first context, which matters most for planning."""
+_MIN_TURNS: Final = 2
 _THREADS_SHARE: Final = 0.2
 _SPLIT_SHARE: Final = 0.1
 """Parts of the time for choosing the number of threads, and attentions in parts."""
@@ -49,13 +56,15 @@ class Unfinished:
 
     Attributes:
         spent_s: the seconds spent on it.
-        threads: the number of BLAS threads, if that was chosen.
+        threads: the number of BLAS threads, if that was chosen, and `thread_times` the seconds by
+            that number if not.
         levels: those that are complete, and `level` the times of the next.
         loads: how many processes wanted each core meanwhile, at several moments.
     """
 
     spent_s: float = 0.0
     threads: int | None = None
+    thread_times: dict[int, list[float]] = field(default_factory=dict)
     levels: list[CostLevel] = field(default_factory=list)
     level: LevelTimes = field(default_factory=LevelTimes)
     loads: list[float] = field(default_factory=list)
@@ -197,49 +206,62 @@ def _measure(
             progress(min(found.spent_s, budget_s), budget_s)
 
     def few() -> float:
+        seconds = times.round(1)
         tick()
-        return times.round(1) + times.round(_FEW)
+        seconds += times.round(_FEW)
+        tick()
+        return seconds
 
-    def add_level(sizes: Sequence[int], until: float, *, between: bool = False) -> None:
-        times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s, tick)
+    def add_level(sizes: Sequence[int], share: float, *, between: bool = False) -> None:
+        nonlocal begun
+        times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s, tick, found.level)
+        until = begun + times.compiling_s + share * budget_s
         levels.append(times.measure(sizes, until, tick, found.level, between=between))
+        begun += times.compiling_s
         found.level = LevelTimes()
 
     if found.threads is None:
-        found.threads = choose_threads(load_blas(), few, begun + _THREADS_SHARE * budget_s)
+        until = begun + _THREADS_SHARE * budget_s
+        found.threads = choose_threads(load_blas(), few, until, found.thread_times)
     if not levels:
-        add_level(SIZES, begun + share * budget_s, between=True)
+        add_level(SIZES, share, between=True)
     padding = CostCurve((levels[0],)).padding
     for index, context in enumerate(others, start=1):
         if index == len(levels) and perf_counter() - begun < budget_s:
             del times  # memory for one cache at a time
             times = ForwardTimes(model, context)
-            until = begun + (share + (1.0 - share) * index / len(others)) * budget_s
+            until = share + (1.0 - share) * index / len(others)
             add_level([padding.get(size, size) for size in _OTHER_SIZES], until)
     return CostCurve(tuple(levels), found.threads)
 
 
-def choose_threads(blas: Blas | None, measure: Callable[[], float], until: float) -> int | None:
+def choose_threads(
+    blas: Blas | None,
+    measure: Callable[[], float],
+    until: float,
+    times: dict[int, list[float]],
+) -> int | None:
     """Makes a BLAS use the fastest number of threads, until `perf_counter` has passed `until`; None
-    if there is no choice.
+    if there is no choice. If `measure` raises, `times` has what it has measured.
 
-    The shortest of several times of `measure` counts, because other work makes every time longer.
-    The usual number stays unless another is clearly faster.
+    The shortest of several times counts, because other work makes every time longer. The usual
+    number stays unless another is clearly faster.
     """
     if blas is None or len(blas.choices) < 2:
         return None
-    times: dict[int, list[float]] = {threads: [] for threads in blas.choices}
     usual = blas.choices[0]
+    times |= {threads: times.get(threads, []) for threads in blas.choices}
     try:
-        while perf_counter() < until or not all(times.values()):
+        while (fewest := min(map(len, times.values()))) < _MIN_TURNS or perf_counter() < until:
             for threads, seconds in times.items():
-                blas.use_threads(threads)
-                measure()  # a warm-up: threads are started
-                seconds.append(measure())
+                if len(seconds) == fewest:
+                    blas.use_threads(threads)
+                    measure()  # a warm-up: threads are started
+                    seconds.append(measure())
     except BaseException:  # a request came
         blas.use_threads(usual)
         raise
     best = min(blas.choices, key=lambda threads: min(times[threads]))
-    chosen = best if min(times[best]) < CLEARLY_FASTER * min(times[usual]) else usual
+    chosen = best if is_clearly_faster(times[best], times[usual]) else usual
     blas.use_threads(chosen)
     return chosen

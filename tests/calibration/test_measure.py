@@ -132,7 +132,8 @@ def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
 ) -> None:
     curve = measure(model, budget_s=3.0, contexts=(64, 512))
     assert {size for context, size in edge_at_eight if context == 512} >= {1, 8, 17}
-    assert (512, 5) not in edge_at_eight
+    if model.row_split is None:  # it is chosen by the sizes at which kernels change
+        assert (512, 5) not in edge_at_eight
     assert model.padding == {3: 4}
     store, backend = CostStore(tmp_path), find_backend()
     store.save(cost_key(model, backend), replace(curve, load=99.0))
@@ -246,12 +247,12 @@ class TestThreads:
     ) -> None:
         blas = FakeBlas(seconds)
         measure = lambda: seconds[blas.used[-1]]  # noqa: E731
-        assert choose_threads(blas, measure, until=0.0) == chosen
+        assert choose_threads(blas, measure, 0.0, {}) == chosen
         assert blas.used[-1] == chosen
 
     def test_nothing_is_measured_without_a_choice(self) -> None:
-        assert choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, until=0.0) is None
-        assert choose_threads(None, lambda: 1 / 0, until=0.0) is None
+        assert choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, 0.0, {}) is None
+        assert choose_threads(None, lambda: 1 / 0, 0.0, {}) is None
 
     def test_the_choice_is_kept_with_the_costs(
         self, model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,40 @@
+"""A simulated Metal: the package believes in an Apple chip, and MLX computes on the CPU as ever.
+
+So the branches for Metal run, and what they compute is right. What it costs there, no test knows.
+"""
+
+import sys
+from typing import Any, Final
+
+import pytest
+
+from akunu_py.machine import backend
+
+CHIP: Final[dict[str, Any]] = {
+    "device_name": "Apple M4 Pro",
+    "memory_size": 48 << 30,
+    "max_recommended_working_set_size": 36 << 30,
+}
+
+
+def simulate_metal(patch: pytest.MonkeyPatch) -> list[int]:
+    """Until `patch` is undone; returns the limits that are set for wired memory, as they come."""
+    backend.find_backend()  # it loads a BLAS before MLX
+    import mlx.core as mx  # noqa: PLC0415
+
+    cpu = mx.default_device()
+    limits: list[int] = []
+
+    def device() -> mx.Device:
+        # mlx-lm has kernels for a GPU, which must not run.
+        caller = sys._getframe(1).f_globals["__name__"]
+        return mx.Device(mx.gpu) if caller.startswith("akunu_py") else cpu
+
+    found = backend.Backend("metal", CHIP["device_name"])
+    patch.setattr(mx, "device_info", lambda *_: CHIP)
+    patch.setattr(mx, "default_device", device)
+    patch.setattr(mx.metal, "is_available", lambda: True)
+    patch.setattr(mx, "set_wired_limit", limits.append)
+    backend._found.cache_clear()
+    assert backend.find_backend() == found
+    return limits
