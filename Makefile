@@ -1,6 +1,6 @@
 # Every habit of the project; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help chat test check bench model clean train-env
+.PHONY: help chat test test-metal check bench model clean train-env
 
 PYTHON ?= python3
 VENV := .venv
@@ -40,6 +40,16 @@ chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-o
 # A process for each core; ARGS="-n 0" runs all in one.
 test: $(VENV)/.ready ## the test suite
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
+# The parts that depend on the device, again: the package believes in an Apple chip. See
+# tests/metal.py.
+METAL_TESTS := tests/test_devices.py tests/test_machine.py tests/test_engine.py tests/test_attention.py \
+	tests/test_prompt_cache.py tests/calibration tests/sampling tests/cache/test_quantized.py \
+	tests/cache/test_prefix_pool.py tests/cli/test_doctor.py tests/cli/test_serve.py \
+	tests/decoding/test_loop.py tests/decoding/test_batch.py tests/drafting/test_draft_model.py \
+	tests/server/test_disconnect.py tests/server/test_ollama.py
+test-metal: $(VENV)/.ready ## the tests that depend on the device, as on a Mac (it needs none)
+	AKUNU_TESTS=metal $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(METAL_TESTS) $(ARGS)
 
 check: $(VENV)/.ready ## format, lint and types
 	$(BIN)/ruff format --check .

@@ -17,8 +17,9 @@ from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.loop import Limits, Target, decode
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
+from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
-from akunu_py.machine.backend import Backend
+from akunu_py.machine.backend import Backend, free_device_bytes
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
@@ -32,6 +33,8 @@ from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
 
+_LARGE_BYTES: Final = 256 << 20
+"""What a prompt may need before anyone looks whether it is free."""
 WORTH_WAITING: Final = 16
 """A sequence waits for another if they share this many tokens or more: to compute fewer again takes
 less than a chunk of the other's prompt."""
@@ -256,6 +259,7 @@ class Runner:
         A prompt that is scored is computed from its first token on.
         """
         prefixes, prompt, options = self._prefixes, sequence.prompt, sequence.options
+        self._check_memory(sequence)
         known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
         try:
             slot, sequence.stats.cached_tokens = prefixes.take(known, room, options.slot)
@@ -263,6 +267,26 @@ class Runner:
             prefixes.clear()
             raise
         return slot
+
+    def _check_memory(self, sequence: Sequence) -> None:
+        """Refuses a prompt whose cache, and the scores beside it, the memory does not hold."""
+        tokens = len(sequence.prompt)
+        scores = self._backend.score_bytes(self._model.shape, self._step(sequence), tokens)
+        needed = self._prefixes.missing_bytes(self._first_room(sequence)) + scores
+        if needed > _LARGE_BYTES and needed > (free := free_device_bytes()):
+            fits = int(tokens * free / needed)
+            raise ContextOverflowError(
+                f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
+                f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
+                "--kv-bits 8 or --max-kv-size, or quit other programs.",
+                tokens=tokens,
+                limit=fits,
+            )
+
+    def _step(self, sequence: Sequence) -> int:
+        return self._prefill_step_size or self._backend.prefill_step(
+            self._model.shape, len(sequence.prompt), cancellable=sequence.may_be_cancelled
+        )
 
     def _forwards(self, sequence: Sequence) -> Generator[Event | None, None, None]:
         """Yields once for each forward: what it says, if anything."""
@@ -318,7 +342,7 @@ class Runner:
 
         if options.reports_progress:
             yield told(cached)
-        step = self._prefill_step_size or self._backend.prefill_step(sequence.may_be_cancelled)
+        step = self._step(sequence)
         ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
         for done in self._model.prefill_chunks(

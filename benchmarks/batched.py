@@ -211,8 +211,8 @@ def main() -> None:
     for name in names:
         engine = bundled
         if name != "ember":
-            on_cpu = bundled.backend.device == "cpu"
-            model = random_target(name, RANDOM, bundled.model, fuses=on_cpu)
+            fuses = bundled.backend.fuses_layers
+            model = random_target(name, RANDOM, bundled.model, fuses=fuses)
             engine = Engine(
                 model, bundled.backend, calibrate=lambda model, _: measure_cost_curve(model)
             )

@@ -1,6 +1,5 @@
 """Models and engines that the tests share, each made once."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import CACHE_VARIABLE
-from tests.metal import simulate_metal
+from tests.metal import IS_SIMULATED, simulate_metal
 from tests.planning.curves import FLAT
 from tests.tiny_model import write_tiny_model
 
@@ -41,7 +40,7 @@ def _no_clock_and_no_trace(tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _simulated_metal() -> Iterator[None]:
     """With `AKUNU_TESTS=metal`, the package believes in an Apple chip; see `metal.py`."""
     with pytest.MonkeyPatch.context() as patch:
-        if os.environ.get("AKUNU_TESTS") == "metal":
+        if IS_SIMULATED:
             simulate_metal(patch)
         yield
 

@@ -3,12 +3,16 @@
 So the branches for Metal run, and what they compute is right. What it costs there, no test knows.
 """
 
+import os
 import sys
 from typing import Any, Final
 
 import pytest
 
 from akunu_py.machine import backend
+
+IS_SIMULATED: Final = os.environ.get("AKUNU_TESTS") == "metal"
+"""Whether this whole run of the tests simulates it."""
 
 CHIP: Final[dict[str, Any]] = {
     "device_name": "Apple M4 Pro",

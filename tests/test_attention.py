@@ -113,7 +113,7 @@ def test_calibration_measures_both_forms_at_each_context(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(ForwardTimes, "round", timed)
     monkeypatch.setattr(calibration, "load_blas", lambda: None)
-    clock = count(step=0.001).__next__
+    clock = count(step=0.0001).__next__
     monkeypatch.setattr(calibration, "perf_counter", clock)
     monkeypatch.setattr(forward_times, "perf_counter", clock)
     curve = measure_cost_curve(model, budget_s=1.0, contexts=(64, 512))

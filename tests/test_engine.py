@@ -1,6 +1,7 @@
 """The engine as a caller sees it, on a tiny random model."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +16,7 @@ import akunu_py
 from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.machine.backend import Backend
+from akunu_py.machine.backend import Backend, ModelShape
 from akunu_py.round import Finish
 from akunu_py.sequence import Sequence
 from akunu_py.stats import EngineCounters
@@ -205,10 +206,22 @@ class TestCancelling:
         assert again.stats.cached_tokens == 112, "what was computed is kept"
         assert engine.counters.prefill_tokens == 299
 
-    def test_only_a_gpu_whose_user_cannot_cancel_gets_large_chunks(self) -> None:
-        gpu, cpu = Backend("metal", "M4 Pro"), Backend("cpu", "a CPU")
-        assert gpu.prefill_step(False) > gpu.prefill_step(True)
-        assert cpu.prefill_step(False) == cpu.prefill_step(True)
+    @pytest.mark.parametrize(
+        ("device", "shape", "context", "whole", "cancellable"),
+        [
+            ("metal", ModelShape(32, 128, False), 100_000, 2048, 1024),
+            ("metal", ModelShape(32, 128, True), 100_000, 2048, 2048),
+            ("metal", ModelShape(16, 256, True), 4_000, 2048, 2048),
+            ("metal", ModelShape(16, 256, False), 77_000, 128, 128),
+            ("cuda", ModelShape(16, 256, False), 77_000, 2048, 1024),
+            ("cpu", ModelShape(16, 256, False), 77_000, 128, 128),
+        ],
+    )
+    def test_chunks_are_as_large_as_the_device_the_model_and_the_user_allow(
+        self, device: Any, shape: ModelShape, context: int, whole: int, cancellable: int
+    ) -> None:
+        step = partial(Backend(device, "a chip").prefill_step, shape, context)
+        assert (step(cancellable=False), step(cancellable=True)) == (whole, cancellable)
 
     def test_cancelled_decoding_ends_after_the_current_round(self, engine: Engine) -> None:
         sequence = Sequence(PROMPT, Options(max_tokens=60))

@@ -12,6 +12,7 @@ from akunu_py.errors import BackendError
 from akunu_py.machine import backend
 from akunu_py.machine.backend import Backend, free_device_bytes, wire_weights
 from akunu_py.machine.memory import free_memory_bytes, installed_bytes
+from tests.metal import IS_SIMULATED
 
 MB = 1 << 20
 
@@ -105,6 +106,7 @@ class Weights:
     """Something that may be wired."""
 
 
+@pytest.mark.skipif(IS_SIMULATED, reason="begins without an Apple GPU")
 def test_large_models_are_wired_once_and_as_long_as_they_exist(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

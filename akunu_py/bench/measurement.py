@@ -57,7 +57,7 @@ def describe_machine(backend: Backend) -> dict[str, Any]:
     system = f"macOS {macos}" if macos else platform.system()
     return {
         "device": backend.device,
-        "chip": _cpu_name() if backend.device == "cpu" else backend.chip,
+        "chip": backend.chip,
         "cores": os.cpu_count(),
         "memory_gib": round(installed_bytes() / 2**30),
         "system": f"{system} {platform.machine()}",
@@ -166,13 +166,3 @@ def title_of(model: dict[str, Any], machine: dict[str, Any]) -> str:
         f"{model['name']}, {model['layout']} weights, on {machine['chip']} "
         f"({machine['device']}, mlx {machine['mlx']})"
     )
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

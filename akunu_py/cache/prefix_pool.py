@@ -171,6 +171,11 @@ class PrefixPool:
         needed = self._claimed(busy) + self._bytes_of(self._capacity(tokens))
         return needed <= self.memory or not busy
 
+    def missing_bytes(self, tokens: int) -> float:
+        """What a slot for this many tokens takes beyond what idle slots could give back."""
+        idle = [slot for slot in self._slots.values() if not slot.busy]
+        return max(0.0, self._bytes_of(self._capacity(tokens)) - self._claimed(idle))
+
     def known(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed, because a slot holds them."""
         return max((slot.usable(prompt) for slot in self._slots.values()), default=0)

@@ -43,6 +43,7 @@ class CostKey:
         akunu: the version of this engine, which may run a model faster than an earlier one.
         fingerprint: a hash of the model's configuration.
         kv_cache: how its keys and values are quantized or bounded.
+        saves_power: whether a Mac was in Low Power Mode.
     """
 
     device: str
@@ -56,6 +57,7 @@ class CostKey:
     parameter_bytes: int
     layout: str
     kv_cache: str = "None"
+    saves_power: bool = False
 
     @property
     def file_name(self) -> str:

@@ -24,7 +24,7 @@ from akunu_py.calibration.forward_times import (
     is_clearly_faster,
 )
 from akunu_py.errors import BackendError
-from akunu_py.machine.backend import Backend, other_load
+from akunu_py.machine.backend import Backend, is_saving_power, other_load
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
@@ -98,8 +98,8 @@ def measure_and_store(
     curve = measure_cost_curve(
         model, budget_s=budget_s, contexts=contexts, progress=progress, found=found
     )
-    load = mean(found.loads or [other_load()])
-    curve = judged(replace(curve, measured_at=time(), load=round(load, 2)))
+    load = mean(found.loads or [other_load()]) if backend.shares_cores else None
+    curve = judged(replace(curve, measured_at=time(), load=load and round(load, 2)))
     try:
         (store or CostStore()).save(cost_key(model, backend), curve)
     except ValueError as error:
@@ -140,6 +140,7 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
         kv_cache=str(model.kv_cache_form),
+        saves_power=is_saving_power(),
     )
 
 

@@ -110,11 +110,12 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
 
 
 def _conditions(curve: "CostCurve") -> str:
-    if curve.measured_at is None or curve.load is None:
+    if curve.measured_at is None:
         return "`bench cost` measures again"
     day = datetime.fromtimestamp(curve.measured_at).astimezone().strftime("%Y-%m-%d %H:%M")
     busy = "" if curve.doubt <= MEASURED else ": too busy to be trusted; measured again when idle"
-    return f"measured {day}, with {curve.load:.2f} processes per core{busy}"
+    load = "" if curve.load is None else f", with {curve.load:.2f} processes per core"
+    return f"measured {day}{load}{busy}"
 
 
 def _recommend(payoff: Payoff) -> dict[str, Any]:

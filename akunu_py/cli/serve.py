@@ -65,7 +65,8 @@ def _load(settings: ServeSettings) -> "Engine":
     options = Options(
         max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
     )
-    engine.generate("\n", options)
+    prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
+    engine.generate(prompt[: engine.context_limit // 2], options)
     engine.reset()
     return engine
 

@@ -15,8 +15,7 @@ import mlx.core as mx
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.errors import InvalidRequestError
-from akunu_py.machine.backend import PREFILL_STEP
-from akunu_py.model.target_model import TargetModel
+from akunu_py.model.target_model import PREFILL_STEP, TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.filters import XTCFilter
 from akunu_py.sampling.sampler import Sampler

@@ -1,10 +1,12 @@
-"""The machine: its MLX device, and what depends on it, but for the layers for CPUs in `model/cpu/`
-and the sort in `sampling/filters.py`."""
+"""The machine: its MLX device, and every decision that depends on it, but for the sort in
+`sampling/filters.py`. `tests/test_devices.py` has a list of them."""
 
 import ctypes
 import os
 import platform
+import re
 import resource
+import subprocess
 import sys
 import tempfile
 import weakref
@@ -30,13 +32,18 @@ _NO_BACKEND: Final = (
     "MLX has no backend on this machine: install akunu-py[cpu], "
     "or akunu-py[cuda13] if it has an NVIDIA GPU."
 )
-PREFILL_STEP: Final = 512
-"""Prompt tokens per forward of a prefill that can be cancelled between two forwards."""
-
 _DESCRIPTORS: Final = 4096
 _RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
 _CPU_PREFILL_STEP: Final = 128  # see docs/decisions.md
+_PREFILL_STEP: Final = 1024
+_LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
+_FUSED_HEADS: Final = (64, 80, 128)
+"""Head sizes for which Metal has an attention kernel for many rows; it holds the scores of others.
+From MLX's `metal/scaled_dot_product_attention.cpp` (0.32)."""
+_SCORE_BYTES: Final = 4  # in 16 bits, before and after the softmax
+_MOST_SCORE_BYTES: Final = 1 << 30
+_MOST_FREED_BYTES: Final = 2 << 30
+_WARM_UP_TOKENS: Final = 600
 # Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
 _CACHE_MEMORY_SHARE: Final = 0.25
@@ -53,6 +60,16 @@ class VectorAttention:
     def most_rows(self, sharing: int) -> int:
         """The most rows if `sharing` query heads share keys; 0 if the kernel serves none."""
         return min(self.rows, self.query_rows // sharing)
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What the chunks of a prefill depend on: how many query heads, their size, and whether a layer
+    has several experts."""
+
+    heads: int
+    head_size: int
+    has_experts: bool
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,20 @@ class Backend:
         return _NO_BLAS_WARNING if self.blas == "reference" else None
 
     @property
+    def fuses_layers(self) -> bool:
+        """Whether the layers of `model/cpu/` take the place of mlx-lm's."""
+        return self.device == "cpu"
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether other processes that compute make forwards slower."""
+        return self.device == "cpu"
+
+    def gpu_bytes(self, weights: int) -> int:
+        """How much of a model is in the memory of a GPU."""
+        return 0 if self.device == "cpu" else weights
+
+    @property
     def kv_form(self) -> KVForm:
         """How attention reads quantized keys and values; see docs/decisions.md."""
         return "bytewise" if self.device == "cpu" else "packed"
@@ -86,16 +117,44 @@ class Backend:
         return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
 
     @property
+    def memory_advice(self) -> str:
+        """What else gives arrays more memory; nothing, or a sentence after a blank."""
+        if self.device != "metal":
+            return ""
+        return " Where macOS keeps too much, `sudo sysctl iogpu.wired_limit_mb=N` gives more."
+
+    @property
     def current_threads(self) -> int:
         """How many threads the BLAS uses now: calibration may choose another number."""
         blas = load_blas() if self.blas else None
         return blas.current_threads if blas else self.threads
 
-    def prefill_step(self, cancellable: bool) -> int:
-        """Prompt tokens per forward of a prefill: fewer if it must stop soon when cancelled."""
+    def prefill_step(self, shape: ModelShape, context: int, *, cancellable: bool) -> int:
+        """Prompt tokens per forward of a prefill of `context` tokens.
+
+        On a GPU they are fewer if it must stop soon when cancelled, but not for experts, each of
+        which gets a part of them; and if the scores of an attention would take much memory.
+        """
         if self.device == "cpu":  # MLX holds the scores of all tokens there: few fit its caches
             return _CPU_PREFILL_STEP
-        return PREFILL_STEP if cancellable else _LARGE_PREFILL_STEP
+        is_small = cancellable and not shape.has_experts
+        step = _PREFILL_STEP if is_small else _LARGE_PREFILL_STEP
+        while step > _CPU_PREFILL_STEP and (
+            self.score_bytes(shape, step, context) > _MOST_SCORE_BYTES
+        ):
+            step //= 2
+        return step
+
+    def score_bytes(self, shape: ModelShape, tokens: int, context: int) -> int:
+        """What the scores of an attention over that many tokens take, where they are held."""
+        if self.device != "metal" or shape.head_size in _FUSED_HEADS:
+            return 0
+        return _SCORE_BYTES * shape.heads * tokens * context
+
+    @property
+    def warm_up_tokens(self) -> int:
+        """The prompt of an answer that compiles what later ones need."""
+        return 1 if self.device == "cpu" else _WARM_UP_TOKENS
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.
@@ -180,6 +239,23 @@ def _found() -> tuple[Backend, int]:
     if blas is None:
         return Backend("cpu", chip), os.getpid()
     return Backend("cpu", chip, blas.name, blas.threads), os.getpid()
+
+
+def bound_freed_memory() -> None:
+    """Lets MLX keep less of what was freed for later: by default, as much as it may take at all."""
+    import mlx.core as mx  # noqa: PLC0415  (takes a while)
+
+    mx.set_cache_limit(_MOST_FREED_BYTES)
+
+
+def is_saving_power() -> bool:
+    """Whether a Mac is in Low Power Mode, which makes it slower."""
+    if sys.platform != "darwin":
+        return False
+    with suppress(OSError, subprocess.SubprocessError):
+        told = subprocess.run(["pmset", "-g"], check=True, capture_output=True, timeout=2).stdout
+        return re.search(rb"\blowpowermode\s+1\b", told) is not None
+    return False
 
 
 def peak_memory_bytes() -> int:

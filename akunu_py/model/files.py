@@ -66,6 +66,11 @@ def tokenizer_fingerprint(folder: Path) -> bytes:
     return digest.digest()
 
 
+def weight_bytes(folder: Path) -> int:
+    """What the files of a model's weights take, as they are."""
+    return sum(path.stat().st_size for path in folder.glob(_WEIGHTS) if path.is_file())
+
+
 def fault_of_weights(folder: Path) -> str | None:
     """What can be seen to be wrong with the files of a model's weights, in a sentence."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -16,9 +16,15 @@ from mlx_lm import utils
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.machine.backend import Backend, WeightLayout
+from akunu_py.machine.backend import Backend, WeightLayout, free_device_bytes
 from akunu_py.model.cpu.network import with_fused_layers
-from akunu_py.model.files import fault_of_weights, find_adapter, find_model, model_name
+from akunu_py.model.files import (
+    fault_of_weights,
+    find_adapter,
+    find_model,
+    model_name,
+    weight_bytes,
+)
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
@@ -60,8 +66,7 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
     options = ModelOptions(options) if isinstance(options, str) else options
     loaded = load_network(options, backend)
     mx.eval(loaded.network.parameters())
-    is_cpu = backend.device == "cpu"
-    network = with_fused_layers(loaded.network) if is_cpu else loaded.network
+    network = with_fused_layers(loaded.network) if backend.fuses_layers else loaded.network
     return TargetModel(
         network,
         loaded.tokenizer,
@@ -80,6 +85,13 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
     are if it is for several ranks."""
     folder = find_model(options.name)
+    needed, free = weight_bytes(folder) // ranks, free_device_bytes()
+    if needed > free:
+        raise ModelLoadError(
+            f"The weights in {folder} need {needed / 2**30:.1f} GiB of memory, and "
+            f"{free / 2**30:.1f} GiB are free: quit other programs, or take a smaller model or one "
+            f"with fewer bits.{backend.memory_advice}"
+        )
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(
         options.chat_template, options.use_default_chat_template, options.chat_template_args or {}

@@ -21,7 +21,7 @@ from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache
 from akunu_py.cache.states import make_recordable, record
-from akunu_py.machine.backend import PREFILL_STEP, VectorAttention, WeightLayout
+from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
@@ -31,6 +31,8 @@ _CONTEXT_KEYS: Final = (
     "model_max_length", "max_context_length",
 )  # fmt: skip
 _FALLBACK_CONTEXT: Final = 4096
+PREFILL_STEP: Final = 512
+"""Prompt tokens per forward, if nobody says how many."""
 REST_S: Final = 0.02
 """How long other ranks sleep between two looks for a message while there is no request: MLX keeps a
 core busy while it waits."""
@@ -115,6 +117,13 @@ class TargetModel:
                 if isinstance(settings.get(name), int):
                     return int(settings[name])
         return None
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        heads = self._setting("num_attention_heads", "n_head", "n_heads") or 1
+        width = self._setting("hidden_size", "n_embd", "d_model") or 0
+        experts = self._setting("num_experts", "num_local_experts", "n_routed_experts") or 0
+        return ModelShape(heads, self._setting("head_dim") or width // heads, experts > 1)
 
     @property
     def parameter_bytes(self) -> int:

@@ -315,7 +315,7 @@ def _ps(service: Service, _: Body) -> Response:
     engine = service.engine
     entry = _entry(service, service.model_name) | {
         "expires_at": "9999-01-01T00:00:00Z",
-        "size_vram": 0 if engine.backend.device == "cpu" else engine.model.parameter_bytes,
+        "size_vram": engine.backend.gpu_bytes(engine.model.parameter_bytes),
         "context_length": engine.context_limit,
     }
     return JSONAnswer({"models": [entry]})

@@ -184,7 +184,7 @@ def test_a_curve_is_measured_once_and_kept(
     assert find_cost_curve(model, backend, store=store) == LINEAR
     kept = measure_and_store(model, backend, store=store)
     assert kept.levels == FLAT.levels
-    assert kept.load == 0.0
+    assert kept.load == (0.0 if backend.device == "cpu" else None)
     assert kept.measured_at is not None
     assert find_cost_curve(model, backend, store=store) == kept
     assert len(measured) == 1

@@ -11,6 +11,7 @@ from akunu_py.bench import device_report
 from akunu_py.calibration import measure as calibration
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from tests.metal import IS_SIMULATED
 from tests.planning.curves import LINEAR, STEPPED
 
 Doctor = Callable[..., str]
@@ -52,6 +53,7 @@ def test_it_advises_against_drafting_if_it_does_not_pay(doctor: Doctor) -> None:
     assert CostCurve.from_json(found["curve"]).levels == LINEAR.levels
 
 
+@pytest.mark.skipif(IS_SIMULATED, reason="who wants the cores says nothing of a GPU")
 def test_costs_of_a_busy_machine_lead_to_no_verdict(doctor: Doctor) -> None:
     said = doctor(STEPPED, load=100.0)
     assert "too busy to be trusted" in said

@@ -1,6 +1,6 @@
 """A client that disconnects frees the engine within one prefill chunk or one round.
 
-The work counters show it, on a prompt as long as an editor's file, with the default steps.
+The work counters show it, on a prompt as long as an editor's file.
 """
 
 import logging
@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from akunu_py.machine.backend import find_backend
 from akunu_py.stats import EngineCounters
 from tests.server.live import HeldEngine, LiveServer
 from tests.tiny_model import write_tiny_model
 
-PREFILL_STEP = find_backend().prefill_step(True)
 PROMPT_TOKENS = 1500
+PREFILL_STEP = 128
 CHUNKS = -(-PROMPT_TOKENS // PREFILL_STEP)
 PATHS = ["/completion", "/infill", "/v1/completions", "/v1/chat/completions", "/api/generate"]
 
@@ -29,7 +28,9 @@ streamed_or_not = pytest.mark.parametrize("streams", [True, False], ids=["stream
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> HeldEngine:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    return HeldEngine(write_tiny_model(folder, max_position_embeddings=4096))
+    return HeldEngine(
+        write_tiny_model(folder, max_position_embeddings=4096), prefill_step_size=PREFILL_STEP
+    )
 
 
 def body(path: str, **changes: Any) -> dict[str, Any]:

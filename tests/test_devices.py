@@ -1,0 +1,181 @@
+"""What depends on the device: a list, both sides of each branch, and the first hour on a Mac."""
+
+import ast
+import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+import akunu_py
+from akunu_py import Options, Sampling, loading
+from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.measure import measure_and_store
+from akunu_py.errors import ContextOverflowError, ModelLoadError
+from akunu_py.machine import backend
+from akunu_py.machine.backend import Backend, ModelShape, find_backend, is_saving_power
+from akunu_py.model.target_model import TargetModel
+from akunu_py.sampling.filters import waits_for_nucleus
+from tests.metal import CHIP, IS_SIMULATED, simulate_metal
+from tests.planning.curves import FLAT
+
+PACKAGE = Path(akunu_py.__file__).parent
+WIDE = ModelShape(16, 256, has_experts=False)
+TELLS_DEVICE = {"device", "default_device", "platform"}
+
+BRANCHES: dict[str, Callable[[Backend], Any]] = {
+    "machine/backend.py: _found": lambda _: find_backend().device,
+    "machine/backend.py: fuses_layers": lambda machine: machine.fuses_layers,
+    "machine/backend.py: gpu_bytes": lambda machine: machine.gpu_bytes(1),
+    "machine/backend.py: kv_form": lambda machine: machine.kv_form,
+    "machine/backend.py: memory_advice": lambda machine: machine.memory_advice,
+    "machine/backend.py: prefill_step": lambda machine: machine.prefill_step(
+        WIDE, 100, cancellable=True
+    ),
+    "machine/backend.py: score_bytes": lambda machine: machine.score_bytes(WIDE, 1, 1),
+    "machine/backend.py: shares_cores": lambda machine: machine.shares_cores,
+    "machine/backend.py: vector_attention": lambda machine: machine.vector_attention,
+    "machine/backend.py: warm_up_tokens": lambda machine: machine.warm_up_tokens,
+    "machine/backend.py: weight_layout": lambda machine: machine.weight_layout("auto", 1),
+    "sampling/filters.py: waits_for_nucleus": lambda _: waits_for_nucleus(
+        Sampling(temperature=1.0, top_p=0.5), rows=1
+    ),
+}
+"""Every function that looks at the device, and what it decides."""
+
+OF_THE_SYSTEM = {"machine/backend.py: is_saving_power", "machine/blas.py: load_blas"}
+"""Those that look at the system; the first is tested here, and CI runs the other on both."""
+
+
+def branches() -> set[str]:
+    """All functions of the package in which a device is compared with something."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(function, ast.FunctionDef):
+                continue
+            for compared in (node for node in ast.walk(function) if isinstance(node, ast.Compare)):
+                sides = [compared.left, *compared.comparators]
+                names = {getattr(getattr(side, "func", side), "attr", None) for side in sides}
+                if names & TELLS_DEVICE:
+                    found.add(f"{path.relative_to(PACKAGE).as_posix()}: {function.name}")
+    return found
+
+
+def test_every_branch_by_device_is_listed() -> None:
+    assert branches() == BRANCHES.keys() | OF_THE_SYSTEM
+
+
+@pytest.mark.skipif(IS_SIMULATED, reason="compares both")
+@pytest.mark.parametrize("decide", BRANCHES.values(), ids=BRANCHES)
+def test_each_branch_has_two_sides(
+    decide: Callable[[Backend], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cpu = decide(Backend("cpu", "a CPU"))
+    simulate_metal(monkeypatch)
+    assert decide(find_backend()) != on_cpu
+
+
+@pytest.mark.parametrize(("told", "saves"), [(b" lowpowermode 1\n", True), (b" sleep 1", False)])
+def test_low_power_mode_is_asked_for_on_a_mac(
+    monkeypatch: pytest.MonkeyPatch, told: bytes, saves: bool
+) -> None:
+    assert not is_saving_power()
+    done = subprocess.CompletedProcess((), 0, stdout=told)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert is_saving_power() == saves
+
+
+def first_hour(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+    """What a large model does on a Mac with little memory, in order."""
+    weights = akunu_py.load(str(folder)).model.parameter_bytes
+    patch.setitem(
+        CHIP, "max_recommended_working_set_size", 3 * weights // 2 + mx.get_active_memory()
+    )
+    simulate_metal(patch)
+    events: list[str] = []
+    patch.setattr(mx, "set_wired_limit", lambda size: events.append("wired" if size else "unwired"))
+
+    def measure(*_: object, **__: object) -> Any:
+        events.append("measured")
+        return FLAT
+
+    patch.setattr(calibration, "measure_cost_curve", measure)
+    engine = akunu_py.load(str(folder), calibrate=measure_and_store)
+    for _ in range(2):
+        engine.generate("one two", Options(4))
+        events.append("answered")
+    replaced = copy(engine.model.network)
+
+    class Replaced(type(replaced)):  # type: ignore[misc]
+        def __call__(self, *inputs: Any, **named: Any) -> Any:
+            events.append("replaced")
+            return super().__call__(*inputs, **named)
+
+    replaced.__class__ = Replaced
+    engine.model.network = replaced
+    engine.generate("one two", Options(1))
+    del engine
+    gc.collect()
+    return events
+
+
+HOUR = ["wired", "measured", "answered", "answered", "replaced", "unwired"]
+
+
+class KeptNetwork:
+    """A forward that goes on with the network that it was made with."""
+
+    def __get__(self, model: TargetModel, _: object) -> Any:
+        return vars(model)["kept"]
+
+    def __set__(self, model: TargetModel, network: Any) -> None:
+        vars(model).setdefault("kept", network)
+
+
+FAULTS: dict[str, tuple[object, str, object]] = {
+    "none": (akunu_py, "no_fault", None),
+    "the limit is left set": (backend, "_unwire", lambda *_: None),
+    "costs are measured unwired": (loading, "wire_weights", lambda *_: None),
+    "the network is not looked up": (TargetModel, "network", KeptNetwork()),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_weights_are_wired_once_before_they_are_measured_and_until_the_end(
+    fault: str, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*FAULTS[fault], raising=False)
+    events = first_hour(monkeypatch, tiny_model_dir)
+    assert (events == HOUR) == (fault == "none"), events
+
+
+def test_weights_that_do_not_fit_are_refused(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CHIP, "max_recommended_working_set_size", 1000)
+    simulate_metal(monkeypatch)
+    with pytest.raises(ModelLoadError, match=r"need 0\.0 GiB .* 0\.0 GiB are free: .*wired_limit"):
+        akunu_py.load(str(tiny_model_dir))
+
+
+def test_a_prompt_that_does_not_fit_is_refused_and_told_what_would(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = akunu_py.load(str(tiny_model_dir))
+    monkeypatch.setattr("akunu_py.runner._LARGE_BYTES", 0)
+    needed = engine.model.cache_bytes(512)
+    monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: needed / 2)
+    with pytest.raises(ContextOverflowError, match="about 50 tokens fit") as refused:
+        engine.generate([5] * 100, Options(4))
+    assert (refused.value.tokens, refused.value.limit) == (100, 50)
+    monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: 2 * needed)
+    assert engine.generate([5] * 100, Options(4)).token_ids
+    monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: 1)
+    assert engine.generate([6] * 100, Options(4)).token_ids, "the idle slot gives its memory back"
