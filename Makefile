@@ -19,7 +19,7 @@ comma := ,
 EXTRAS := [dev$(if $(EXTRA),$(comma)$(EXTRA))]
 
 help:
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # A stamp, so that everything after the first time starts at once.
 $(VENV)/.ready: pyproject.toml constraints.txt

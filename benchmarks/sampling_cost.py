@@ -17,6 +17,7 @@ from math import prod
 from typing import Any
 from unittest.mock import patch
 
+from akunu_py.bench.contestants import mlx_lm_sampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import Sampling
@@ -24,7 +25,6 @@ from akunu_py.sampling.sampler import Sampler
 from benchmarks.records import markdown_table, options_of, paired_ratios, record, time_in_turns
 
 import mlx.core as mx  # isort: skip  (after akunu_py, which loads the BLAS)
-from mlx_lm.sample_utils import make_sampler  # isort: skip
 
 SAMPLINGS = {
     "greedy": Sampling(),
@@ -76,18 +76,8 @@ def contestants(sampling: Sampling, logits: mx.array) -> dict[str, Callable[[], 
     """This project's sampler and mlx-lm's, for the same options."""
     return {
         "akunu_py": partial(together, Sampler(sampling), logits),
-        "mlx-lm": partial(one_by_one, sampler_of_mlx_lm(sampling), logits),
+        "mlx-lm": partial(one_by_one, mlx_lm_sampler(sampling), logits),
     }
-
-
-def sampler_of_mlx_lm(sampling: Sampling) -> Callable[[mx.array], mx.array]:
-    sampler: Callable[[mx.array], mx.array] = make_sampler(
-        sampling.temperature,
-        sampling.top_p if sampling.top_p < 1 else 0.0,
-        sampling.min_p,
-        top_k=sampling.top_k,
-    )
-    return sampler
 
 
 def main() -> None:
@@ -103,7 +93,7 @@ def main() -> None:
     row = mx.random.normal((1, arguments.vocabulary))
     for name, sampling in SAMPLINGS.items():
         ours = graph_on_gpu(partial(Sampler(sampling).choose, position=100), row)
-        theirs = graph_on_gpu(partial(one_row, sampler_of_mlx_lm(sampling)), row)
+        theirs = graph_on_gpu(partial(one_row, mlx_lm_sampler(sampling)), row)
         pairs = zip(ours, theirs, strict=True)
         graphs.append([name, *(f"{own:.3g} / {other:.3g}" for own, other in pairs)])
     for count in arguments.rows:

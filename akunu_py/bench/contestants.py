@@ -73,7 +73,7 @@ class MlxLm:
             engine.tokenizer.wrapped,
             list(task.case.prompt),
             max_tokens=task.limit,
-            sampler=_mlx_lm_sampler(task),
+            sampler=_sampler_of(task),
             kv_bits=None if kv is None else kv.bits,
             kv_group_size=DEFAULT_KV_GROUP_SIZE if kv is None else kv.group_size,
             quantized_kv_start=0 if kv is None else kv.start,
@@ -89,14 +89,24 @@ class MlxLm:
         return TimedCompletion(tokens, (now - begun) / timed) if timed > 0 else None
 
 
-def _mlx_lm_sampler(task: Task) -> Callable[[mx.array], mx.array] | None:
+def _sampler_of(task: Task) -> Callable[[mx.array], mx.array] | None:
     if task.forced:
         left = iter(task.reference)
         return lambda logprobs: _in_place_of(mx.argmax(logprobs, axis=-1), [next(left, 0)])
     if task.sampling.greedy:
         return None
     mx.random.seed(task.sampling.seed or 0)
-    sampler: Callable[[mx.array], mx.array] = make_sampler(temp=task.sampling.temperature)
+    return mlx_lm_sampler(task.sampling)
+
+
+def mlx_lm_sampler(sampling: Sampling) -> Callable[[mx.array], mx.array]:
+    """mlx-lm's sampler with this temperature and these filters; XTC and seed are left out."""
+    sampler: Callable[[mx.array], mx.array] = make_sampler(
+        sampling.temperature,
+        sampling.top_p if sampling.top_p < 1 else 0.0,
+        sampling.min_p,
+        top_k=sampling.top_k,
+    )
     return sampler
 
 

@@ -18,6 +18,7 @@ from mlx_lm import stream_generate
 
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm
 from akunu_py.bench.cost_report import CostReport
+from akunu_py.bench.first_hour import Check, first_hour
 from akunu_py.bench.measurement import Progress, heading, markdown_table
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import (
@@ -166,6 +167,7 @@ class DeviceReport:
     cost: CostReport
     identity: Identity
     speedup: SpeedupReport | None
+    checks: Sequence[Check]
     load: float
     seconds: float
     complete: bool
@@ -179,6 +181,7 @@ class DeviceReport:
             **self.cost.as_json(),
             "identity": self.identity.as_json(),
             "speedup": self.speedup and self.speedup.as_json()["rows"],
+            "first_hour": [asdict(check) for check in self.checks],
         }
 
     @property
@@ -201,7 +204,10 @@ class DeviceReport:
             identity_table(self.identity.prompts, self.identity.differences, _OTHERS),
         ]
         speed = ["## Speed", *self.speedup.markdown()] if self.speedup else []
-        return parts + speed
+        rows = [[check.step, check.what, check.found, check.expected] for check in self.checks]
+        hour = ["## The first hour", "The steps of `docs/macs.md` that need no one."]
+        hour.append(markdown_table(["step", "what", "found", "expected"], rows))
+        return parts + speed + (hour if rows else [])
 
 
 def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceReport:
@@ -212,14 +218,15 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
     """
     begun, load = perf_counter(), os.getloadavg()[0]
     identity, complete = _check_identity(engine, cost, progress)
-    speedup = None
+    speedup, checks = None, list[Check]()
     if complete:
         try:
+            first_hour(engine, cost, progress, checks)
             speedup = _measure_speedup(engine, cost, progress)
             complete = speedup.complete
         except KeyboardInterrupt:
             complete = False
-    return DeviceReport(cost, identity, speedup, load, perf_counter() - begun, complete)
+    return DeviceReport(cost, identity, speedup, checks, load, perf_counter() - begun, complete)
 
 
 def _check_identity(engine: Engine, cost: CostReport, progress: Progress) -> tuple[Identity, bool]:

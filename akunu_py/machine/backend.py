@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -302,6 +303,21 @@ def wire_weights(model: object, nbytes: int) -> None:
         _wired[id(model)] = nbytes
         _set_wired_limit(recommended)
         weakref.finalize(model, _unwire, id(model), recommended).atexit = False
+
+
+def wired_bytes() -> int:
+    """Bytes of the weights that are wired now."""
+    return sum(_wired.values())
+
+
+@contextmanager
+def unwired() -> Generator[None, None, None]:
+    """Lets macOS page out weights that are wired, meanwhile; for a comparison."""
+    _set_wired_limit(0)
+    try:
+        yield
+    finally:
+        _set_wired_limit(_recommended_bytes() or 0)
 
 
 _wired: Final[dict[int, int]] = {}

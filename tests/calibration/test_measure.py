@@ -14,7 +14,7 @@ from akunu_py import Options
 from akunu_py.calibration import cost_store, forward_times
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.cost_store import CostStore
-from akunu_py.calibration.forward_times import ForwardTimes
+from akunu_py.calibration.forward_times import ForwardTimes, is_clearly_faster
 from akunu_py.calibration.measure import (
     CONTEXTS,
     Unfinished,
@@ -87,6 +87,42 @@ def test_what_is_compiled_first_takes_no_time_from_the_others(
         monkeypatch.setattr(module, "perf_counter", clock)
     (level, *_) = measure(model, budget_s=1.0).levels
     assert {size for size, _ in level.verify_s} >= {*forward_times.SIZES}
+
+
+def test_a_chip_that_gets_warm_leaves_the_ratios(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a fifth slower at the end: all sizes take turns, so none is timed only then."""
+    now, computed = 0.0, ForwardTimes.round
+
+    def round_(times: ForwardTimes, size: int) -> float:
+        nonlocal now
+        computed(times, size)
+        seconds = 1e-3 * (1 + 0.1 * size) * (1 + now / 5)
+        now += seconds
+        return seconds
+
+    def clock() -> float:
+        nonlocal now
+        now += 1e-5
+        return now
+
+    monkeypatch.setattr(ForwardTimes, "round", round_)
+    for module in (calibration, forward_times):
+        monkeypatch.setattr(module, "perf_counter", clock)
+    (level, *_) = measure(model, budget_s=1.0, contexts=(64,)).levels
+    costs = dict(level.verify_s)
+    assert len(costs) >= len(forward_times.SIZES)
+    for size, cost in costs.items():
+        assert cost / costs[1] == pytest.approx((1 + 0.1 * size) / 1.1, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "faster"),
+    [([3, 3, 3, 3], True), ([3, 3, 4, 4], False), ([4, 3, 4, 4], False), ([3], False), ([], False)],
+)
+def test_only_what_is_faster_twice_is_clearly_faster(seconds: list[float], faster: bool) -> None:
+    assert is_clearly_faster(seconds, [4.0] * len(seconds)) == faster
 
 
 def test_what_was_measured_before_a_request_came_is_not_measured_again(

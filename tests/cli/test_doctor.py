@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from akunu_py.__main__ import main
-from akunu_py.bench import device_report
+from akunu_py.bench import device_report, first_hour
 from akunu_py.calibration import measure as calibration
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
@@ -76,6 +76,8 @@ class TestReport:
         monkeypatch.setattr(device_report, "_WORKLOADS", ("edit",))
         for name in ("_IDENTITY_TOKENS", "_SPEEDUP_TOKENS"):
             monkeypatch.setattr(device_report, name, range(4, 9))
+        monkeypatch.setattr(first_hour, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(first_hour, "_TOKENS", 4)
 
     def test_it_writes_figures_and_neither_paths_nor_prompts(
         self, doctor: Doctor, tiny_model_dir: Path, tmp_path: Path
@@ -91,6 +93,9 @@ class TestReport:
         assert {row["answers"] for row in found["speedup"]} == {"own", "forced"}
         for row in found["speedup"]:
             assert row["shares"] is None or 0 < row["shares"]["building"] < 1
+        assert [check["step"] for check in found["first_hour"]] == [4, 5, 5, 6, 7, 8]
+        assert all(check["values"] for check in found["first_hour"])
+        assert "longest pause of another thread" in written[0]
         for text in written:
             assert str(tiny_model_dir.parent) not in text
             assert str(Path.home()) not in text
