@@ -18,7 +18,8 @@ from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
-from akunu_py.machine.backend import Backend, spare_cache_bytes
+from akunu_py.machine.backend import Backend
+from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_PARALLEL, Options

@@ -8,7 +8,8 @@ from akunu_py.calibration.measure import find_cost_curve
 from akunu_py.decoding.speculation import Calibrate
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
-from akunu_py.machine.backend import Backend, bound_freed_memory, find_backend, wire_weights
+from akunu_py.machine.backend import Backend, find_backend
+from akunu_py.machine.device_memory import bound_freed_memory, wire_weights
 from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model.files import find_model, tokenizer_fingerprint
 from akunu_py.model.loading import fit_caches, load_network, load_target

@@ -19,7 +19,8 @@ from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
-from akunu_py.machine.backend import Backend, free_device_bytes
+from akunu_py.machine.backend import Backend
+from akunu_py.machine.device_memory import free_device_bytes
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
@@ -34,7 +35,7 @@ from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
 
 _LARGE_BYTES: Final = 256 << 20
-"""What a prompt may need before anyone looks whether it is free."""
+"""A prompt that needs less is not checked."""
 WORTH_WAITING: Final = 16
 """A sequence waits for another if they share this many tokens or more: to compute fewer again takes
 less than a chunk of the other's prompt."""
@@ -269,16 +270,17 @@ class Runner:
         return slot
 
     def _check_memory(self, sequence: Sequence) -> None:
-        """Refuses a prompt whose cache, and the scores beside it, the memory does not hold."""
+        """Refuses a prompt whose cache and attention scores do not fit into the free memory."""
         tokens = len(sequence.prompt)
         scores = self._backend.score_bytes(self._model.shape, self._step(sequence), tokens)
-        needed = self._prefixes.missing_bytes(self._first_room(sequence)) + scores
-        if needed > _LARGE_BYTES and needed > (free := free_device_bytes()):
+        needed, idle = self._prefixes.needed_bytes(self._first_room(sequence))
+        needed += scores
+        if needed - idle > _LARGE_BYTES and needed > (free := free_device_bytes() + idle):
             fits = int(tokens * free / needed)
             raise ContextOverflowError(
                 f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
                 f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
-                "--kv-bits 8 or --max-kv-size, or quit other programs.",
+                f"--kv-bits 8 or --max-kv-size, or {self._backend.memory_advice}.",
                 tokens=tokens,
                 limit=fits,
             )

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
-from akunu_py.machine.backend import give_back_memory, release_thread
+from akunu_py.machine.backend import release_thread
+from akunu_py.machine.device_memory import give_back_memory
 from akunu_py.machine.owner import check_process
 from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round

@@ -1,10 +1,11 @@
-"""A simulated Metal: the package believes in an Apple chip, and MLX computes on the CPU as ever.
+"""A simulated Metal: the package thinks that it runs there, and MLX computes on the CPU.
 
 So the branches for Metal run, and what they compute is right. What it costs there, no test knows.
 """
 
 import os
 import sys
+from functools import cache
 from typing import Any, Final
 
 import pytest
@@ -21,13 +22,12 @@ CHIP: Final[dict[str, Any]] = {
 }
 
 
-def simulate_metal(patch: pytest.MonkeyPatch) -> list[int]:
-    """Until `patch` is undone; returns the limits that are set for wired memory, as they come."""
+def simulate_metal(patch: pytest.MonkeyPatch) -> None:
+    """Until `patch` is undone."""
     backend.find_backend()  # it loads a BLAS before MLX
     import mlx.core as mx  # noqa: PLC0415
 
     cpu = mx.default_device()
-    limits: list[int] = []
 
     def device() -> mx.Device:
         # mlx-lm has kernels for a GPU, which must not run.
@@ -38,7 +38,6 @@ def simulate_metal(patch: pytest.MonkeyPatch) -> list[int]:
     patch.setattr(mx, "device_info", lambda *_: CHIP)
     patch.setattr(mx, "default_device", device)
     patch.setattr(mx.metal, "is_available", lambda: True)
-    patch.setattr(mx, "set_wired_limit", limits.append)
-    backend._found.cache_clear()
+    patch.setattr(mx, "set_wired_limit", lambda _: None)
+    patch.setattr(backend, "_found", cache(backend._found.__wrapped__))
     assert backend.find_backend() == found
-    return limits

@@ -5,7 +5,6 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ import pytest
 import akunu_py
 from akunu_py import Options, Sampling, loading
 from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.cost_store import expected_curve
 from akunu_py.calibration.measure import measure_and_store
 from akunu_py.errors import ContextOverflowError, ModelLoadError
-from akunu_py.machine import backend
+from akunu_py.machine import device_memory
 from akunu_py.machine.backend import Backend, ModelShape, find_backend, is_saving_power
+from akunu_py.machine.device_memory import free_device_bytes, wire_weights, wired_bytes
 from akunu_py.model.target_model import TargetModel
 from akunu_py.sampling.filters import waits_for_nucleus
 from tests.metal import CHIP, IS_SIMULATED, simulate_metal
@@ -26,7 +27,7 @@ from tests.planning.curves import FLAT
 
 PACKAGE = Path(akunu_py.__file__).parent
 WIDE = ModelShape(16, 256, has_experts=False)
-TELLS_DEVICE = {"device", "default_device", "platform"}
+DEVICE_NAMES = {"device", "default_device", "platform", "_recommended_bytes"}
 
 BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "machine/backend.py: _found": lambda _: find_backend().device,
@@ -42,13 +43,40 @@ BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "machine/backend.py: vector_attention": lambda machine: machine.vector_attention,
     "machine/backend.py: warm_up_tokens": lambda machine: machine.warm_up_tokens,
     "machine/backend.py: weight_layout": lambda machine: machine.weight_layout("auto", 1),
+    "machine/device_memory.py: free_device_bytes": lambda _: free_device_bytes(),
+    "machine/device_memory.py: wire_weights": lambda _: wires(),
+    "calibration/cost_store.py: expected_curve": lambda machine: expected_curve(
+        machine.device, "a chip"
+    ),
     "sampling/filters.py: waits_for_nucleus": lambda _: waits_for_nucleus(
         Sampling(temperature=1.0, top_p=0.5), rows=1
     ),
 }
 """Every function that looks at the device, and what it decides."""
 
-OF_THE_SYSTEM = {"machine/backend.py: is_saving_power", "machine/blas.py: load_blas"}
+
+class Replaced:
+    """A network that another takes the place of."""
+
+    def __init__(self, network: Any, events: list[str]) -> None:
+        self._network, self._events = network, events
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        self._events.append("replaced")
+        return self._network(*inputs, **named)
+
+
+def wires() -> bool:
+    """Whether a model that takes all memory is wired."""
+    model = Replaced(None, [])
+    wire_weights(model, 1 << 60)
+    return wired_bytes() > 0
+
+
+BY_OPERATING_SYSTEM = {"machine/backend.py: is_saving_power", "machine/blas.py: load_blas"}
 """Those that look at the system; the first is tested here, and CI runs the other on both."""
 
 
@@ -60,15 +88,17 @@ def branches() -> set[str]:
             if not isinstance(function, ast.FunctionDef):
                 continue
             for compared in (node for node in ast.walk(function) if isinstance(node, ast.Compare)):
-                sides = [compared.left, *compared.comparators]
-                names = {getattr(getattr(side, "func", side), "attr", None) for side in sides}
-                if names & TELLS_DEVICE:
+                sides = [getattr(side, "value", side) if isinstance(side, ast.NamedExpr) else side
+                         for side in (compared.left, *compared.comparators)]  # fmt: skip
+                called = [getattr(side, "func", side) for side in sides]
+                names = {getattr(one, "attr", getattr(one, "id", None)) for one in called}
+                if names & DEVICE_NAMES:
                     found.add(f"{path.relative_to(PACKAGE).as_posix()}: {function.name}")
     return found
 
 
 def test_every_branch_by_device_is_listed() -> None:
-    assert branches() == BRANCHES.keys() | OF_THE_SYSTEM
+    assert branches() == BRANCHES.keys() | BY_OPERATING_SYSTEM
 
 
 @pytest.mark.skipif(IS_SIMULATED, reason="compares both")
@@ -92,7 +122,7 @@ def test_low_power_mode_is_asked_for_on_a_mac(
     assert is_saving_power() == saves
 
 
-def first_hour(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
+def life_of_a_large_model(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     """What a large model does on a Mac with little memory, in order."""
     weights = akunu_py.load(str(folder)).model.parameter_bytes
     patch.setitem(
@@ -100,6 +130,7 @@ def first_hour(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     )
     simulate_metal(patch)
     events: list[str] = []
+    patch.setattr(device_memory, "_wired", {})
     patch.setattr(mx, "set_wired_limit", lambda size: events.append("wired" if size else "unwired"))
 
     def measure(*_: object, **__: object) -> Any:
@@ -111,22 +142,14 @@ def first_hour(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:
     for _ in range(2):
         engine.generate("one two", Options(4))
         events.append("answered")
-    replaced = copy(engine.model.network)
-
-    class Replaced(type(replaced)):  # type: ignore[misc]
-        def __call__(self, *inputs: Any, **named: Any) -> Any:
-            events.append("replaced")
-            return super().__call__(*inputs, **named)
-
-    replaced.__class__ = Replaced
-    engine.model.network = replaced
+    engine.model.network = Replaced(engine.model.network, events)
     engine.generate("one two", Options(1))
     del engine
     gc.collect()
     return events
 
 
-HOUR = ["wired", "measured", "answered", "answered", "replaced", "unwired"]
+LIFE = ["wired", "measured", "answered", "answered", "replaced", "unwired"]
 
 
 class KeptNetwork:
@@ -141,7 +164,7 @@ class KeptNetwork:
 
 FAULTS: dict[str, tuple[object, str, object]] = {
     "none": (akunu_py, "no_fault", None),
-    "the limit is left set": (backend, "_unwire", lambda *_: None),
+    "the limit is left set": (device_memory, "_unwire", lambda *_: None),
     "costs are measured unwired": (loading, "wire_weights", lambda *_: None),
     "the network is not looked up": (TargetModel, "network", KeptNetwork()),
 }
@@ -152,8 +175,8 @@ def test_weights_are_wired_once_before_they_are_measured_and_until_the_end(
     fault: str, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(*FAULTS[fault], raising=False)
-    events = first_hour(monkeypatch, tiny_model_dir)
-    assert (events == HOUR) == (fault == "none"), events
+    events = life_of_a_large_model(monkeypatch, tiny_model_dir)
+    assert (events == LIFE) == (fault == "none"), events
 
 
 def test_weights_that_do_not_fit_are_refused(
@@ -161,7 +184,7 @@ def test_weights_that_do_not_fit_are_refused(
 ) -> None:
     monkeypatch.setitem(CHIP, "max_recommended_working_set_size", 1000)
     simulate_metal(monkeypatch)
-    with pytest.raises(ModelLoadError, match=r"need 0\.0 GiB .* 0\.0 GiB are free: .*wired_limit"):
+    with pytest.raises(ModelLoadError, match=r"need 0\.0 GiB .* 0\.0 GiB are free: let .*_limit"):
         akunu_py.load(str(tiny_model_dir))
 
 

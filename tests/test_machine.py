@@ -10,7 +10,8 @@ import pytest
 
 from akunu_py.errors import BackendError
 from akunu_py.machine import backend
-from akunu_py.machine.backend import Backend, free_device_bytes, wire_weights
+from akunu_py.machine.backend import Backend
+from akunu_py.machine.device_memory import free_device_bytes, wire_weights
 from akunu_py.machine.memory import free_memory_bytes, installed_bytes
 from tests.metal import IS_SIMULATED
 

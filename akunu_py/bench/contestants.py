@@ -89,14 +89,13 @@ class MlxLm:
         return TimedCompletion(tokens, (now - begun) / timed) if timed > 0 else None
 
 
-def _sampler_of(task: Task) -> Callable[[mx.array], mx.array] | None:
-    if task.forced:
-        left = iter(task.reference)
-        return lambda logprobs: _in_place_of(mx.argmax(logprobs, axis=-1), [next(left, 0)])
-    if task.sampling.greedy:
-        return None
+def _sampler_of(task: Task) -> Callable[[mx.array], mx.array]:
     mx.random.seed(task.sampling.seed or 0)
-    return mlx_lm_sampler(task.sampling)
+    sampler = mlx_lm_sampler(task.sampling)
+    if not task.forced:
+        return sampler
+    left = iter(task.reference)
+    return lambda logprobs: _in_place_of(sampler(logprobs), [next(left, 0)])
 
 
 def mlx_lm_sampler(sampling: Sampling) -> Callable[[mx.array], mx.array]:
@@ -124,7 +123,7 @@ class Akunu(Policy):
             drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,
         )
-        sampler = ForcedSampler(prompt, task.reference) if task.forced else None
+        sampler = ForcedSampler(prompt, task.reference, task.sampling) if task.forced else None
         engine.reset()
         events = list(engine.stream(Requested(prompt, options, sampler=sampler)))
         tokens = [token for event in events for token in event.tokens]
@@ -140,8 +139,13 @@ Contestant = MlxLm | Akunu
 class ForcedSampler(Sampler):
     """Chooses the tokens of a reference by their position, whatever the logits are."""
 
-    def __init__(self, prompt: Sequence[int], reference: Sequence[int]) -> None:
-        super().__init__(Sampling(), prompt)
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        reference: Sequence[int],
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+    ) -> None:
+        super().__init__(sampling, prompt)
         self._tokens = [*prompt, *reference]
 
     def choose(self, logits: mx.array, position: int) -> mx.array:

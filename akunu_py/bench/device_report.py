@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from random import Random
 from time import perf_counter
@@ -205,9 +206,9 @@ class DeviceReport:
         ]
         speed = ["## Speed", *self.speedup.markdown()] if self.speedup else []
         rows = [[check.step, check.what, check.found, check.expected] for check in self.checks]
-        hour = ["## The first hour", "The steps of `docs/macs.md` that need no one."]
+        hour = ["## The first hour", "Steps 4 to 8 of `docs/macs.md`."]
         hour.append(markdown_table(["step", "what", "found", "expected"], rows))
-        return parts + speed + (hour if rows else [])
+        return parts + (hour if rows else []) + speed
 
 
 def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceReport:
@@ -217,11 +218,13 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
     has what was found so far.
     """
     begun, load = perf_counter(), os.getloadavg()[0]
-    identity, complete = _check_identity(engine, cost, progress)
     speedup, checks = None, list[Check]()
+    identity, complete = Identity([], [], 0), False
+    with suppress(KeyboardInterrupt):
+        first_hour(engine, cost, progress, checks)
+        identity, complete = _check_identity(engine, cost, progress)
     if complete:
         try:
-            first_hour(engine, cost, progress, checks)
             speedup = _measure_speedup(engine, cost, progress)
             complete = speedup.complete
         except KeyboardInterrupt:

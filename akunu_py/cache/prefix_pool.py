@@ -171,10 +171,10 @@ class PrefixPool:
         needed = self._claimed(busy) + self._bytes_of(self._capacity(tokens))
         return needed <= self.memory or not busy
 
-    def missing_bytes(self, tokens: int) -> float:
-        """What a slot for this many tokens takes beyond what idle slots could give back."""
+    def needed_bytes(self, tokens: int) -> tuple[float, float]:
+        """What a slot for this many tokens takes, and what idle slots could give back for it."""
         idle = [slot for slot in self._slots.values() if not slot.busy]
-        return max(0.0, self._bytes_of(self._capacity(tokens)) - self._claimed(idle))
+        return self._bytes_of(self._capacity(tokens)), self._claimed(idle)
 
     def known(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed, because a slot holds them."""

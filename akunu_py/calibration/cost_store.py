@@ -30,7 +30,7 @@ _VALID_S: Final = 30 * 86_400.0
 _BUSY: Final = 0.75
 """With more processes per core, a curve is doubted."""
 
-_GENERIC: Final = {"cpu": "cpu-25m"}
+_CPU: Final = "cpu-25m"
 _OTHERWISE: Final = "m4-pro-8b"
 """For unknown chips: a curve with which drafts pay sometimes."""
 
@@ -144,7 +144,7 @@ def relative_curve(data: dict[str, Any]) -> CostCurve:
 
 def expected_curve(device: str, chip: str) -> CostCurve:
     """The published costs of a chip, of its generation, or else of a usual chip; doubtful."""
-    wanted = _GENERIC.get(device, _OTHERWISE)
+    wanted = _CPU if device == "cpu" else _OTHERWISE
     best = max(
         read_published(), key=lambda data: (_kinship(chip, data["chip"]), data["name"] == wanted)
     )

@@ -51,18 +51,32 @@ _LONG_S: Final = 0.05
 
 @dataclass
 class LevelTimes:
-    """The seconds found so far at one context: of pipelined steps, of rounds by their size, and of
-    rounds with the attentions whole and in parts, in turn; None where one kernel serves all rows.
+    """The seconds found so far at one context.
+
+    Attributes:
+        steps: of pipelined steps.
+        rounds: of rounds, by their size.
+        split: of rounds whose attentions are alternately whole and in parts, by their size; None
+            for sizes that never have parts.
+        compiling_s: how much longer first rounds took than later ones: a GPU compiles kernels in
+            them, which is not charged to the time for measuring.
     """
 
     steps: list[float] = field(default_factory=list)
     rounds: dict[int, list[float]] = field(default_factory=dict)
     split: dict[int, list[float] | None] = field(default_factory=dict)
+    compiling_s: float = 0.0
+
+    def note_warm_up(self, first_s: float, later_s: float) -> float:
+        """Returns how much longer a first round took than the same one later."""
+        lost_s = max(0.0, first_s - later_s)
+        self.compiling_s += lost_s
+        return lost_s
 
 
 def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
-    """Whether the shortest of some times says so in both halves of their turns: a busy moment does
-    not decide. Without two turns, nothing is."""
+    """Whether the shortest time is clearly shorter in both halves of the turns, so that one busy
+    moment does not decide; False for fewer than two turns."""
     half = len(seconds) // 2
     parts = (slice(None, half), slice(half, None))
     return half > 0 and all(
@@ -73,17 +87,12 @@ def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
 class ForwardTimes:
     """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them.
 
-    Attributes:
-        compiling_s: how much longer first rounds took than later ones; a GPU compiles kernels in
-            them, which is not charged to the time for measuring.
-
     Raises:
         InvalidRequestError: if the model's cache cannot be rolled back.
     """
 
     def __init__(self, model: TargetModel, context: int) -> None:
         self.context = context
-        self.compiling_s = 0.0
         self._model = model
         draw = Random(0)
         # Different tokens, because a mixture of experts sends them to different experts.
@@ -126,10 +135,11 @@ class ForwardTimes:
                     times.append(self.round(size))
                     if in_parts and split.count == before:
                         times = found.split[size] = None
+                    elif len(times) == 4:
+                        until += found.note_warm_up(sum(times[:2]), sum(times[2:]))
                     tick()
                 if times is None:
                     continue
-                until += self._note_warm_up(sum(times[:2]), sum(times[2:4]))
                 whole, parts = times[2::2], times[3::2]
                 if is_clearly_faster(parts, whole):
                     most = size
@@ -149,16 +159,17 @@ class ForwardTimes:
         *,
         between: bool = False,
     ) -> CostLevel:
-        """Times as many sizes, the most important first, as often as time allows, and always size
-        1; with `between`, searches for jumps of the cost between the sizes. Calls `tick` between
-        forwards; if that raises, `found` has what was measured, and can be given again."""
+        """Times the sizes in their order until time is up, always size 1, and then all again and
+        again; with `between`, searches for jumps of the cost between the sizes. Calls `tick`
+        between forwards; if that raises, `found` has what was measured, and can be given again.
+        """
         steps, rounds = found.steps, found.rounds
         for size in sizes:
             if size not in rounds:
                 warm_up = self.round(size)
                 tick()
                 rounds[size] = [self.round(size)]
-                until += self._note_warm_up(warm_up, rounds[size][0])
+                until += found.note_warm_up(warm_up, rounds[size][0])
                 tick()
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:
@@ -178,11 +189,6 @@ class ForwardTimes:
         split = self._model.row_split
         split_rows = 0 if split is None else split.most_rows.get(self.context, 0)
         return CostLevel(self.context, min(steps), points, split_rows)
-
-    def _note_warm_up(self, first_s: float, later_s: float) -> float:
-        lost_s = max(0.0, first_s - later_s)
-        self.compiling_s += lost_s
-        return lost_s
 
     def _measure_between(
         self, rounds: dict[int, list[float]], until: float, tick: Callable[[], None]

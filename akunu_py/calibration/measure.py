@@ -55,7 +55,7 @@ class Unfinished:
     """What a measurement has found so far. One that was ended early continues with it.
 
     Attributes:
-        spent_s: the seconds spent on it.
+        spent_s: the seconds spent on it, without those for compiling, which `compiling_s` has.
         threads: the number of BLAS threads, if that was chosen, and `thread_times` the seconds by
             that number if not.
         levels: those that are complete, and `level` the times of the next.
@@ -63,6 +63,7 @@ class Unfinished:
     """
 
     spent_s: float = 0.0
+    compiling_s: float = 0.0
     threads: int | None = None
     thread_times: dict[int, list[float]] = field(default_factory=dict)
     levels: list[CostLevel] = field(default_factory=list)
@@ -196,43 +197,45 @@ def _measure(
     found: Unfinished,
 ) -> CostCurve:
     times, levels = ForwardTimes(model, contexts[0]), found.levels
-    begun = perf_counter() - found.spent_s
+    begun = perf_counter() - found.spent_s - found.compiling_s - found.level.compiling_s
     others = [context for context in contexts[1:] if times.allows(context)]
     share = _FIRST_SHARE if others else 1.0
 
+    def spent_s() -> float:
+        return perf_counter() - begun - found.compiling_s - found.level.compiling_s
+
     def tick() -> None:
-        found.spent_s = perf_counter() - begun
+        found.spent_s = max(found.spent_s, spent_s())
         found.loads.append(other_load())
         if progress:
             progress(min(found.spent_s, budget_s), budget_s)
 
-    def few() -> float:
+    def time_short_rounds() -> float:
         seconds = times.round(1)
         tick()
         seconds += times.round(_FEW)
         tick()
         return seconds
 
-    def add_level(sizes: Sequence[int], share: float, *, between: bool = False) -> None:
-        nonlocal begun
+    def add_level(sizes: Sequence[int], part: float, *, between: bool = False) -> None:
         times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s, tick, found.level)
-        until = begun + times.compiling_s + share * budget_s
+        until = perf_counter() + part * budget_s - spent_s()
         levels.append(times.measure(sizes, until, tick, found.level, between=between))
-        begun += times.compiling_s
+        found.compiling_s += found.level.compiling_s
         found.level = LevelTimes()
 
     if found.threads is None:
-        until = begun + _THREADS_SHARE * budget_s
-        found.threads = choose_threads(load_blas(), few, until, found.thread_times)
+        until = perf_counter() + _THREADS_SHARE * budget_s - spent_s()
+        found.threads = choose_threads(load_blas(), time_short_rounds, until, found.thread_times)
     if not levels:
         add_level(SIZES, share, between=True)
     padding = CostCurve((levels[0],)).padding
     for index, context in enumerate(others, start=1):
-        if index == len(levels) and perf_counter() - begun < budget_s:
+        if index == len(levels) and spent_s() < budget_s:
             del times  # memory for one cache at a time
             times = ForwardTimes(model, context)
-            until = share + (1.0 - share) * index / len(others)
-            add_level([padding.get(size, size) for size in _OTHER_SIZES], until)
+            part = share + (1.0 - share) * index / len(others)
+            add_level([padding.get(size, size) for size in _OTHER_SIZES], part)
     return CostCurve(tuple(levels), found.threads)
 
 

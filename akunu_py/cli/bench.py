@@ -30,7 +30,8 @@ from akunu_py.cli.settings import (
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.machine.backend import find_backend, free_device_bytes
+from akunu_py.machine.backend import find_backend
+from akunu_py.machine.device_memory import free_device_bytes
 from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar, count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
-from akunu_py.machine.backend import free_device_bytes
+from akunu_py.machine.device_memory import free_device_bytes
 from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.planning.theory import Payoff
 

@@ -18,7 +18,7 @@ from akunu_py.cli.render import (
 from akunu_py.cli.screen import read_text
 from akunu_py.cli.settings import GenerateSettings
 from akunu_py.events import Completion
-from akunu_py.machine.backend import peak_memory_bytes
+from akunu_py.machine.device_memory import peak_memory_bytes
 from akunu_py.prompt import PromptInput
 from akunu_py.round import Finish
 from akunu_py.text.chat import ChatTranscript

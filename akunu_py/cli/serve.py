@@ -59,7 +59,7 @@ def run(settings: ServeSettings) -> int:
 
 
 def _load(settings: ServeSettings) -> "Engine":
-    """Loads the engine and warms it up, because the first answer measures and compiles."""
+    """Loads the engine and warms it up, because the first answer compiles."""
     engine = load_engine(settings.model)
     defaults = settings.server.defaults
     options = Options(

@@ -1,7 +1,5 @@
-"""The machine: its MLX device, and every decision that depends on it, but for the sort in
-`sampling/filters.py`. `tests/test_devices.py` has a list of them."""
+"""The machine: its MLX device, and what depends on it; `tests/test_devices.py` has a list."""
 
-import ctypes
 import os
 import platform
 import re
@@ -9,9 +7,7 @@ import resource
 import subprocess
 import sys
 import tempfile
-import weakref
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -41,13 +37,11 @@ _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
 _FUSED_HEADS: Final = (64, 80, 128)
 """Head sizes for which Metal has an attention kernel for many rows; it holds the scores of others.
 From MLX's `metal/scaled_dot_product_attention.cpp` (0.32)."""
-_SCORE_BYTES: Final = 4  # in 16 bits, before and after the softmax
+_SCORE_BYTES: Final = 4  # of 16 bits, before and after the softmax
 _MOST_SCORE_BYTES: Final = 1 << 30
-_MOST_FREED_BYTES: Final = 2 << 30
 _WARM_UP_TOKENS: Final = 600
-# Shares of the free memory; the rest of the process needs memory too.
 _DENSE_MEMORY_SHARE: Final = 0.4
-_CACHE_MEMORY_SHARE: Final = 0.25
+"""Of the free memory; the rest of the process needs memory too."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +113,10 @@ class Backend:
 
     @property
     def memory_advice(self) -> str:
-        """What else gives arrays more memory; nothing, or a sentence after a blank."""
-        if self.device != "metal":
-            return ""
-        return " Where macOS keeps too much, `sudo sysctl iogpu.wired_limit_mb=N` gives more."
+        """What gives arrays more memory, as a part of a sentence."""
+        if self.device == "metal":
+            return "let the GPU use more with `sudo sysctl iogpu.wired_limit_mb=N`"
+        return "quit other programs"
 
     @property
     def current_threads(self) -> int:
@@ -147,14 +141,14 @@ class Backend:
         return step
 
     def score_bytes(self, shape: ModelShape, tokens: int, context: int) -> int:
-        """What the scores of an attention over that many tokens take, where they are held."""
+        """What the scores of an attention over that many tokens take on Metal, if it holds them."""
         if self.device != "metal" or shape.head_size in _FUSED_HEADS:
             return 0
         return _SCORE_BYTES * shape.heads * tokens * context
 
     @property
     def warm_up_tokens(self) -> int:
-        """The prompt of an answer that compiles what later ones need."""
+        """How many prompt tokens to warm up with, so that later prompts find compiled kernels."""
         return 1 if self.device == "cpu" else _WARM_UP_TOKENS
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
@@ -242,13 +236,6 @@ def _found() -> tuple[Backend, int]:
     return Backend("cpu", chip, blas.name, blas.threads), os.getpid()
 
 
-def bound_freed_memory() -> None:
-    """Lets MLX keep less of what was freed for later: by default, as much as it may take at all."""
-    import mlx.core as mx  # noqa: PLC0415  (takes a while)
-
-    mx.set_cache_limit(_MOST_FREED_BYTES)
-
-
 def is_saving_power() -> bool:
     """Whether a Mac is in Low Power Mode, which makes it slower."""
     if sys.platform != "darwin":
@@ -259,13 +246,6 @@ def is_saving_power() -> bool:
     return False
 
 
-def peak_memory_bytes() -> int:
-    """The most bytes that MLX's arrays have taken so far."""
-    import mlx.core as mx  # noqa: PLC0415  (takes a while)
-
-    return mx.get_peak_memory()
-
-
 def other_load() -> float:
     """How many other processes want each core now; on a Mac, how many wanted it during the last
     minute, this one included."""
@@ -273,86 +253,6 @@ def other_load() -> float:
         running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
         return (int(running) - 1) / (os.cpu_count() or 1)
     return os.getloadavg()[0] / (os.cpu_count() or 1)
-
-
-def free_device_bytes() -> int:
-    """Bytes that arrays may still take: on Metal, what it recommends for everything less what they
-    take already."""
-    import mlx.core as mx  # noqa: PLC0415
-
-    if (recommended := _recommended_bytes()) is not None:
-        return max(0, recommended - mx.get_active_memory())
-    free = mx.device_info().get("free_memory")  # of a device that does not share the machine's
-    return free if isinstance(free, int) else free_memory_bytes()
-
-
-def spare_cache_bytes() -> int:
-    """Bytes that caches may take beside the loaded weights."""
-    return int(_CACHE_MEMORY_SHARE * free_device_bytes())
-
-
-def wire_weights(model: object, nbytes: int) -> None:
-    """Lets Metal wire the weights of a large model until nobody holds the model any longer.
-
-    Otherwise macOS may page them out between two forwards. Call it while there are no caches: MLX
-    wires what it has until the limit is reached, and wiring caches that come and go has made macOS
-    panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
-    """
-    recommended = _recommended_bytes()
-    if recommended is not None and 2 * nbytes > recommended:
-        _wired[id(model)] = nbytes
-        _set_wired_limit(recommended)
-        weakref.finalize(model, _unwire, id(model), recommended).atexit = False
-
-
-def wired_bytes() -> int:
-    """Bytes of the weights that are wired now."""
-    return sum(_wired.values())
-
-
-@contextmanager
-def unwired() -> Generator[None, None, None]:
-    """Lets macOS page out weights that are wired, meanwhile; for a comparison."""
-    _set_wired_limit(0)
-    try:
-        yield
-    finally:
-        _set_wired_limit(_recommended_bytes() or 0)
-
-
-_wired: Final[dict[int, int]] = {}
-"""Bytes of the weights that are wired, by the id of their model; any thread may end one."""
-
-
-def _unwire(model: int, recommended: int) -> None:
-    _wired.pop(model)
-    _set_wired_limit(recommended)
-
-
-def _set_wired_limit(recommended: int) -> None:
-    import mlx.core as mx  # noqa: PLC0415
-
-    with suppress(RuntimeError):  # from a computation whose result nobody read
-        mx.synchronize()  # it must not change while a forward is in flight
-    mx.set_wired_limit(min(sum(_wired.values()), recommended))
-
-
-def _recommended_bytes() -> int | None:
-    """What Metal recommends to take for everything; None on other devices."""
-    import mlx.core as mx  # noqa: PLC0415
-
-    found = mx.device_info().get("max_recommended_working_set_size")
-    return found if isinstance(found, int) else None
-
-
-def give_back_memory() -> None:
-    """Gives freed memory back to the system; MLX and the C library keep it for later."""
-    if "mlx.core" in sys.modules:
-        import mlx.core as mx  # noqa: PLC0415
-
-        mx.clear_cache()
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)  # glibc's
 
 
 def release_thread() -> None:

@@ -16,7 +16,8 @@ from mlx_lm import utils
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.machine.backend import Backend, WeightLayout, free_device_bytes
+from akunu_py.machine.backend import Backend, WeightLayout
+from akunu_py.machine.device_memory import free_device_bytes
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import (
     fault_of_weights,
@@ -89,8 +90,8 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     if needed > free:
         raise ModelLoadError(
             f"The weights in {folder} need {needed / 2**30:.1f} GiB of memory, and "
-            f"{free / 2**30:.1f} GiB are free: quit other programs, or take a smaller model or one "
-            f"with fewer bits.{backend.memory_advice}"
+            f"{free / 2**30:.1f} GiB are free: {backend.memory_advice}, or take a model with fewer "
+            "weights or bits."
         )
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(

@@ -1,7 +1,7 @@
 """What a request leaves of a model's distribution: top-p, min-p, top-k, XTC and infill.
 
 The result for a row depends on that row and its position alone, so it is the same whether a token
-is decoded alone or verified with a draft.
+is decoded alone or verified with a draft; on a GPU, but for the rounding of a top-p's sum.
 """
 
 import math
@@ -20,7 +20,8 @@ DEFAULT_CANDIDATES: Final = 40
 MAX_CANDIDATES: Final = 128
 
 _CHUNK: Final = 64
-"""Tokens whose maximum is looked at first: about the root of a vocabulary over 40 candidates."""
+"""About the square root of a vocabulary over 40 candidates: then chunks and candidates are about as
+many."""
 _NUCLEUS: Final = 256
 """Likely tokens that a top-p looks at first."""
 
@@ -94,8 +95,8 @@ def most_likely(scores: mx.array, count: int) -> mx.array:
 
 
 def waits_for_nucleus(sampling: Sampling, rows: int) -> bool:
-    """Whether `filtered` waits for the logits: for a top-p of the whole vocabulary, rather than
-    sorting it. Only a single row on a GPU is sorted: its forward is in flight meanwhile."""
+    """Whether `filtered` waits for the logits, for a top-p of the whole vocabulary. A single row on
+    a GPU is sorted instead, because waiting would end the pipelining."""
     looks_at_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
     return looks_at_all and (rows > 1 or mx.default_device() == mx.Device(mx.cpu))
 
@@ -116,12 +117,12 @@ def _least_by_waiting(scores: mx.array, top_p: float) -> mx.array:
     few = mx.take_along_axis(scores, most_likely(scores, min(_NUCLEUS, scores.shape[-1])), axis=-1)
     mx.eval(scores, few)
     least = np.full((len(few), 1), -np.inf, np.float32)
-    for index, likely in enumerate(np.asarray(few)):
-        for values in (likely, np.asarray(scores)[index]):
+    for index, rows in enumerate(zip(np.asarray(few), np.asarray(scores), strict=True)):
+        for values in rows:
             ordered = -np.sort(-values)
-            kept = np.searchsorted(np.cumsum(np.exp(ordered), dtype=np.float64), top_p)
-            if kept < len(ordered):
-                least[index] = ordered[kept]
+            last = np.searchsorted(np.cumsum(np.exp(ordered), dtype=np.float64), top_p)
+            if last < len(ordered):
+                least[index] = ordered[last]
                 break
     return mx.array(least)
 

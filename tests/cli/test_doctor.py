@@ -93,7 +93,7 @@ class TestReport:
         assert {row["answers"] for row in found["speedup"]} == {"own", "forced"}
         for row in found["speedup"]:
             assert row["shares"] is None or 0 < row["shares"]["building"] < 1
-        assert [check["step"] for check in found["first_hour"]] == [4, 5, 5, 6, 7, 8]
+        assert [check["step"] for check in found["first_hour"]] == [4, 6, 7, 8, 5, 5]
         assert all(check["values"] for check in found["first_hour"])
         assert "longest pause of another thread" in written[0]
         for text in written:
