@@ -132,7 +132,14 @@ class Runner:
 
     def has_room(self, sequence: Sequence) -> bool:
         # The pool adds some room for the answer.
-        return self._prefixes.has_room(self._first_room(sequence))
+        tokens = self._first_room(sequence)
+        self._bound_memory(tokens)
+        return self._prefixes.has_room(tokens)
+
+    def _bound_memory(self, tokens: int) -> None:
+        """Lets the caches take only what is free now, if they are about to take much."""
+        if self._prefixes.is_bounded or self._prefixes.needed_bytes(tokens)[0] > _LARGE_BYTES:
+            self._prefixes.bound(free_device_bytes())
 
     @_refusing_others
     def prepare(self, sequence: Sequence) -> None:
@@ -271,23 +278,36 @@ class Runner:
 
     def _check_memory(self, sequence: Sequence) -> None:
         """Refuses a prompt whose cache and attention scores do not fit into the free memory."""
-        tokens = len(sequence.prompt)
-        scores = self._backend.score_bytes(self._model.shape, self._step(sequence), tokens)
-        needed, idle = self._prefixes.needed_bytes(self._first_room(sequence))
-        needed += scores
-        if needed - idle > _LARGE_BYTES and needed > (free := free_device_bytes() + idle):
-            fits = int(tokens * free / needed)
-            raise ContextOverflowError(
-                f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
-                f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
-                f"--kv-bits 8 or --max-kv-size, or {self._backend.memory_advice}.",
-                tokens=tokens,
-                limit=fits,
-            )
+        self._bound_memory(self._first_room(sequence))
+        tokens, idle = len(sequence.prompt), self._prefixes.needed_bytes(0)[1]
+        needed = self._bytes_of(sequence, tokens, self._prefixes.known(sequence.prompt))
+        if needed - idle <= _LARGE_BYTES or needed <= (free := free_device_bytes() + idle):
+            return
+        fits = tokens
+        while fits and self._bytes_of(sequence, fits) > free:
+            fits = fits * 7 // 8
+        raise ContextOverflowError(
+            f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
+            f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
+            f"--kv-bits 8 or --max-kv-size, or {self._backend.memory_advice}.",
+            tokens=tokens,
+            limit=fits,
+        )
 
-    def _step(self, sequence: Sequence) -> int:
+    def _bytes_of(self, sequence: Sequence, tokens: int, known: int = 0) -> float:
+        """What the cache and the attention scores of a prompt of this length take, of which so many
+        tokens are known."""
+        chunk = min(self._step(sequence, tokens), tokens - known)
+        scores = self._backend.score_bytes(self._model.shape, chunk, self._kept(tokens))
+        return self._prefixes.needed_bytes(min(tokens + 1, self._prefixes.limit))[0] + scores
+
+    def _kept(self, tokens: int) -> int:
+        """How many tokens a layer keeps, at most."""
+        return min(tokens, self._model.max_kv_size or tokens)
+
+    def _step(self, sequence: Sequence, tokens: int) -> int:
         return self._prefill_step_size or self._backend.prefill_step(
-            self._model.shape, len(sequence.prompt), cancellable=sequence.may_be_cancelled
+            self._model.shape, self._kept(tokens), cancellable=sequence.may_be_cancelled
         )
 
     def _forwards(self, sequence: Sequence) -> Generator[Event | None, None, None]:
@@ -344,7 +364,7 @@ class Runner:
 
         if options.reports_progress:
             yield told(cached)
-        step = self._step(sequence)
+        step = self._step(sequence, len(sequence.prompt))
         ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
         for done in self._model.prefill_chunks(

@@ -188,17 +188,49 @@ def test_weights_that_do_not_fit_are_refused(
         akunu_py.load(str(tiny_model_dir))
 
 
-def test_a_prompt_that_does_not_fit_is_refused_and_told_what_would(
-    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = akunu_py.load(str(tiny_model_dir))
-    monkeypatch.setattr("akunu_py.runner._LARGE_BYTES", 0)
-    needed = engine.model.cache_bytes(512)
-    monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: needed / 2)
-    with pytest.raises(ContextOverflowError, match="about 50 tokens fit") as refused:
-        engine.generate([5] * 100, Options(4))
-    assert (refused.value.tokens, refused.value.limit) == (100, 50)
-    monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: 2 * needed)
-    assert engine.generate([5] * 100, Options(4)).token_ids
-    monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: 1)
-    assert engine.generate([6] * 100, Options(4)).token_ids, "the idle slot gives its memory back"
+class TestMemory:
+    """Prompts that may not fit, with whatever is said to be free."""
+
+    @pytest.fixture
+    def engine(self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> akunu_py.Engine:
+        monkeypatch.setattr("akunu_py.runner._LARGE_BYTES", 0)
+        return akunu_py.load(str(tiny_model_dir))
+
+    @staticmethod
+    def free(monkeypatch: pytest.MonkeyPatch, nbytes: float) -> None:
+        monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: nbytes)
+
+    def test_what_would_fit_is_told(
+        self, engine: akunu_py.Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.free(monkeypatch, 1.2 * engine.model.cache_bytes(512))
+        with pytest.raises(ContextOverflowError, match="tokens fit") as refused:
+            engine.generate([5] * 900, Options(4))
+        assert refused.value.tokens == 900
+        assert refused.value.limit is not None
+        assert 300 < refused.value.limit < 900
+        assert engine.generate([5] * refused.value.limit, Options(4)).token_ids
+
+    def test_idle_slots_give_their_memory_back(
+        self, engine: akunu_py.Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.free(monkeypatch, 1e12)
+        engine.generate([5] * 900, Options(4))
+        assert len(engine.slots) == 1
+        self.free(monkeypatch, 1)
+        engine.generate([6] * 800, Options(4))
+        assert len(engine.slots) == 1
+        self.free(monkeypatch, 1e12)
+        engine.generate([7] * 300, Options(4))
+        assert len(engine.slots) == 2, "there is memory again"
+
+    def test_scores_of_what_is_computed_already_are_not_counted(
+        self, engine: akunu_py.Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Backend, "score_bytes", lambda _, __, rows, keys: 1e6 * rows * keys)
+        self.free(monkeypatch, 1e12)
+        engine.generate([5] * 700, Options(4))
+        self.free(monkeypatch, 1e10)
+        assert engine.generate([5] * 705, Options(4)).token_ids
+        with pytest.raises(ContextOverflowError):
+            engine.generate([6] * 705, Options(4))

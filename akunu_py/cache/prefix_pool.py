@@ -118,7 +118,7 @@ class PrefixPool:
         clock: Callable[[], float] = time,
     ) -> None:
         self.limit = limit
-        self.memory = memory
+        self.memory = self._allowed = memory
         self.statuses: tuple[SlotStatus, ...] = ()
         self._make_cache = make_cache
         self._store = store
@@ -175,6 +175,15 @@ class PrefixPool:
         """What a slot for this many tokens takes, and what idle slots could give back for it."""
         idle = [slot for slot in self._slots.values() if not slot.busy]
         return self._bytes_of(self._capacity(tokens)), self._claimed(idle)
+
+    def bound(self, free: float) -> None:
+        """Lets the slots take what they were allowed, but no more than they hold and this."""
+        held = sum(slot.cache.nbytes for slot in self._slots.values())
+        self.memory = min(self._allowed, int(held + free))
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.memory < self._allowed
 
     def known(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed, because a slot holds them."""

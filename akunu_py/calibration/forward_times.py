@@ -55,7 +55,7 @@ class LevelTimes:
 
     Attributes:
         steps: of pipelined steps.
-        rounds: of rounds, by their size.
+        rounds: of rounds, by their size; `warm_ups` has the first of each.
         split: of rounds whose attentions are alternately whole and in parts, by their size; None
             for sizes that never have parts.
         compiling_s: how much longer first rounds took than later ones: a GPU compiles kernels in
@@ -64,6 +64,7 @@ class LevelTimes:
 
     steps: list[float] = field(default_factory=list)
     rounds: dict[int, list[float]] = field(default_factory=dict)
+    warm_ups: dict[int, float] = field(default_factory=dict)
     split: dict[int, list[float] | None] = field(default_factory=dict)
     compiling_s: float = 0.0
 
@@ -165,35 +166,43 @@ class ForwardTimes:
         """
         steps, rounds = found.steps, found.rounds
         for size in sizes:
-            if size not in rounds:
-                warm_up = self.round(size)
-                tick()
-                rounds[size] = [self.round(size)]
-                until += found.note_warm_up(warm_up, rounds[size][0])
-                tick()
+            until += self._time_first(size, found, tick)
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:
                 break
-        self._steps(tick)
-        steps.append(self._steps(tick))
-        for turn in range(1, _PASSES):
+        # Each pass times what was timed least, so that one that was ended early is continued.
+        while (turn := min(map(len, (steps, *rounds.values())))) < _PASSES:
             if turn >= _MIN_PASSES and perf_counter() > until:
                 break
-            steps.append(self._steps(tick))
-            for size, times in rounds.items():
-                times.append(self.round(size))
+            if len(steps) == turn:
+                steps.append(self._steps(tick))
                 tick()
+            for size, times in rounds.items():
+                if len(times) == turn:
+                    times.append(self.round(size))
+                    tick()
             if between and turn + 1 == _MIN_PASSES:
-                self._measure_between(rounds, until, tick)
+                self._measure_between(found, until, tick)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
         split = self._model.row_split
         split_rows = 0 if split is None else split.most_rows.get(self.context, 0)
         return CostLevel(self.context, min(steps), points, split_rows)
 
-    def _measure_between(
-        self, rounds: dict[int, list[float]], until: float, tick: Callable[[], None]
-    ) -> None:
-        """Measures in the middle of the gaps where the cost jumps, the largest jump first."""
+    def _time_first(self, size: int, found: LevelTimes, tick: Callable[[], None]) -> float:
+        """Times a size after a warm-up, if it has no time; returns how much longer that took."""
+        if size in found.rounds:
+            return 0.0
+        if size not in found.warm_ups:
+            found.warm_ups[size] = self.round(size)
+            tick()
+        found.rounds[size] = [self.round(size)]
+        lost_s = found.note_warm_up(found.warm_ups[size], found.rounds[size][0])
+        tick()
+        return lost_s
+
+    def _measure_between(self, found: LevelTimes, until: float, tick: Callable[[], None]) -> None:
+        """Times sizes in the middle of the gaps where the cost jumps, the largest jump first."""
+        rounds = found.rounds
         for _ in range(_MAX_HALVINGS):
             known = sorted((size, min(times)) for size, times in rounds.items())
             jumps = [
@@ -204,10 +213,7 @@ class ForwardTimes:
             jump, size = max(jumps, default=(0.0, 0))
             if jump < _JUMP or perf_counter() > until:
                 return
-            self.round(size)
-            tick()
-            rounds[size] = [self.round(size)]
-            tick()
+            until += self._time_first(size, found, tick)
             rounds[size].append(self.round(size))
             tick()
 

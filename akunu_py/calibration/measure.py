@@ -205,7 +205,7 @@ def _measure(
         return perf_counter() - begun - found.compiling_s - found.level.compiling_s
 
     def tick() -> None:
-        found.spent_s = max(found.spent_s, spent_s())
+        found.spent_s = spent_s()
         found.loads.append(other_load())
         if progress:
             progress(min(found.spent_s, budget_s), budget_s)

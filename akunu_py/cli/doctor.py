@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NAME_WIDTH: Final = 10
 _MEBI: Final = 1 << 20
+_LEAST_CONTEXT: Final = 512
 
 _UNKNOWN: Final[dict[str, Any]] = {
     "drafter": "auto",
@@ -51,6 +52,8 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
     if not os.access(path.parent, os.W_OK):  # before the measurement, which takes long
         raise InvalidRequestError(f"There is no folder {path.parent} that can be written to.")
     engine = load_engine(settings.model)
+    if engine.context_limit < _LEAST_CONTEXT:
+        raise InvalidRequestError(f"A report needs a context of {_LEAST_CONTEXT} tokens or more.")
     from akunu_py.bench.device_report import CONTEXTS, COSTS_S, make_report  # noqa: PLC0415
 
     tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")

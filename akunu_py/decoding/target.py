@@ -153,6 +153,7 @@ class ModelTarget:
         self.cache = cache
         self._sampler = sampler
         self._block_rows = block_rows
+        sampler.pipelined = not block_rows
         self._buffer = TokenBuffer(block_rows - 1 if block_rows else num_draft_tokens)
         self._limit = cache.capacity if limit is None else limit
         self._grow = grow

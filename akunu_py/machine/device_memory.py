@@ -30,13 +30,13 @@ def peak_memory_bytes() -> int:
 
 def free_device_bytes() -> int:
     """Bytes that arrays may still take: on Metal, what it recommends for everything less what they
-    take already."""
+    take already; elsewhere what is free, and what MLX has freed and kept."""
     import mlx.core as mx  # noqa: PLC0415
 
     if (recommended := _recommended_bytes()) is not None:
         return max(0, recommended - mx.get_active_memory())
     free = mx.device_info().get("free_memory")  # of a device that does not share the machine's
-    return free if isinstance(free, int) else free_memory_bytes()
+    return mx.get_cache_memory() + (free if isinstance(free, int) else free_memory_bytes())
 
 
 def spare_cache_bytes() -> int:
@@ -80,7 +80,7 @@ _wired: Final[dict[int, int]] = {}
 
 
 def _unwire(model: int, recommended: int) -> None:
-    _wired.pop(model)
+    _wired.pop(model, None)
     _set_wired_limit(recommended)
 
 

@@ -120,10 +120,15 @@ class TargetModel:
 
     @cached_property
     def shape(self) -> ModelShape:
-        heads = self._setting("num_attention_heads", "n_head", "n_heads") or 1
+        heads = max(1, self._setting("num_attention_heads", "n_head", "n_heads") or 1)
         width = self._setting("hidden_size", "n_embd", "d_model") or 0
-        experts = self._setting("num_experts", "num_local_experts", "n_routed_experts") or 0
-        return ModelShape(heads, self._setting("head_dim") or width // heads, experts > 1)
+        size = self._setting("head_dim") or width // heads
+        if (latent := self._setting("qk_nope_head_dim")) is not None:
+            size = latent + (self._setting("qk_rope_head_dim") or 0)
+        experts = self._setting(
+            "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"
+        )
+        return ModelShape(heads, size, (experts or 0) > 1)
 
     @property
     def parameter_bytes(self) -> int:

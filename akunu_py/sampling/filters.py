@@ -1,7 +1,8 @@
 """What a request leaves of a model's distribution: top-p, min-p, top-k, XTC and infill.
 
 The result for a row depends on that row and its position alone, so it is the same whether a token
-is decoded alone or verified with a draft; on a GPU, but for the rounding of a top-p's sum.
+is decoded alone or verified with a draft; on a GPU, where steps are pipelined, but for the rounding
+of a top-p's sum.
 """
 
 import math
@@ -38,6 +39,8 @@ def filtered(
     logits: mx.array,
     sampling: Sampling,
     exclude: Callable[[mx.array], mx.array] | None = None,
+    *,
+    pipelined: bool = True,
 ) -> tuple[mx.array, mx.array | None]:
     """What the filters leave of a model's distribution, before the temperature, as in mlx-lm.
 
@@ -47,7 +50,8 @@ def filtered(
 
     Of logits `[rows, vocabulary]`, returns log-probabilities, float32, those that were filtered out
     at minus infinity, and the ids that they belong to: both `[rows, candidates]`, or no ids if all
-    tokens are candidates. `exclude` is XTC at these positions, if the request has it.
+    tokens are candidates. `exclude` is XTC at these positions, if the request has it; `pipelined`
+    says whether the next forward may begin before this one is read.
     """
     logits = logits.astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -58,7 +62,7 @@ def filtered(
         logits = mx.take_along_axis(logits, ids, axis=-1)
     scores = logits - total
     if sampling.top_p < 1:
-        waits = waits_for_nucleus(sampling, len(scores))
+        waits = waits_for_nucleus(sampling, len(scores), pipelined)
         find_least = _least_by_waiting if waits else _least_by_sorting
         scores = mx.where(scores < find_least(scores, sampling.top_p), -mx.inf, scores)
     if sampling.min_p > 0:
@@ -94,11 +98,11 @@ def most_likely(scores: mx.array, count: int) -> mx.array:
     return mx.take_along_axis(ids, found, axis=-1)
 
 
-def waits_for_nucleus(sampling: Sampling, rows: int) -> bool:
+def waits_for_nucleus(sampling: Sampling, rows: int, pipelined: bool = True) -> bool:
     """Whether `filtered` waits for the logits, for a top-p of the whole vocabulary. A single row on
-    a GPU is sorted instead, because waiting would end the pipelining."""
+    a GPU is sorted instead, because waiting would end the pipelining, if there is any."""
     looks_at_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
-    return looks_at_all and (rows > 1 or mx.default_device() == mx.Device(mx.cpu))
+    return looks_at_all and (rows > 1 or not pipelined or mx.default_device() == mx.Device(mx.cpu))
 
 
 # A top-p drops the tokens before which more likely ones have a probability of `top_p` together, as

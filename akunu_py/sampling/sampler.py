@@ -35,6 +35,9 @@ class Sampler:
         infill: the filter to apply after the others, or None.
         never_excluded: ids that XTC keeps.
         xtc: the filter to use instead of the sampler's own; draft models share the target's.
+
+    Attributes:
+        pipelined: whether a forward may begin before the last one is read.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Sampler:
         xtc: XTCFilter | None = None,
     ) -> None:
         self.sampling = sampling
+        self.pipelined = True
         self.constraint = constraint
         self._infill = infill
         self.seed = secrets.randbits(32) if sampling.seed is None else sampling.seed
@@ -63,7 +67,7 @@ class Sampler:
     def blocks(self, rows: int) -> bool:
         """Whether `choose` and `distributions` wait for the logits. They are better called when the
         forward is read then, and pipelining gains nothing."""
-        waits = not self.sampling.greedy and waits_for_nucleus(self.sampling, rows)
+        waits = not self.sampling.greedy and waits_for_nucleus(self.sampling, rows, self.pipelined)
         return waits or self._infill is not None
 
     def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
@@ -122,7 +126,7 @@ class Sampler:
     def _scores(self, logits: mx.array, position: int) -> tuple[mx.array, mx.array | None]:
         """The logarithms of what `choose` draws from, up to a constant per row; see `filtered`."""
         exclude = None if self.xtc is None else partial(self.xtc.apply, position=position)
-        scores, ids = filtered(logits, self.sampling, exclude)
+        scores, ids = filtered(logits, self.sampling, exclude, pipelined=self.pipelined)
         if self._infill is not None:
             if ids is not None:
                 scores = mx.put_along_axis(mx.full(logits.shape, -mx.inf), ids, scores, axis=-1)

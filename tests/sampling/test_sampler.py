@@ -117,6 +117,9 @@ def test_rows_alone_and_together_keep_the_same_tokens_on_every_device(
         assert nucleus.blocks(rows=1) == (device == mx.cpu)
         alone = [nucleus.choose(row[None], 5 + place).item() for place, row in enumerate(scores)]
         assert chosen[-1] == alone
+        nucleus.pipelined = False
+        assert nucleus.blocks(rows=1)
+        nucleus.pipelined = True
     assert chosen[0] == chosen[1]
     monkeypatch.undo()
     assert not Sampler(Sampling(top_p=0.9)).blocks(rows=2)
