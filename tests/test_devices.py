@@ -20,6 +20,7 @@ from akunu_py.errors import ContextOverflowError, ModelLoadError
 from akunu_py.machine import device_memory
 from akunu_py.machine.backend import Backend, ModelShape, find_backend, is_saving_power
 from akunu_py.machine.device_memory import free_device_bytes, wire_weights, wired_bytes
+from akunu_py.model.files import weight_bytes
 from akunu_py.model.target_model import TargetModel
 from akunu_py.sampling.filters import waits_for_nucleus
 from tests.metal import CHIP, IS_SIMULATED, simulate_metal
@@ -186,6 +187,18 @@ def test_weights_that_do_not_fit_are_refused(
     simulate_metal(monkeypatch)
     with pytest.raises(ModelLoadError, match=r"need 0\.0 GiB .* 0\.0 GiB are free: let .*_limit"):
         akunu_py.load(str(tiny_model_dir))
+
+
+def test_dense_weights_that_do_not_fit_are_refused(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = weight_bytes(tiny_model_dir)
+    monkeypatch.setattr("akunu_py.model.loading.free_device_bytes", lambda: packed + 1)
+    monkeypatch.setattr("akunu_py.model.loading.weight_bytes", lambda _: packed // 8)
+    akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), weights="dense"))
+    monkeypatch.setattr("akunu_py.model.loading.free_device_bytes", lambda: packed // 4)
+    with pytest.raises(ModelLoadError, match="fewer weights or bits"):
+        akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), weights="dense"))
 
 
 class TestMemory:

@@ -86,13 +86,7 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
     are if it is for several ranks."""
     folder = find_model(options.name)
-    needed, free = weight_bytes(folder) // ranks, free_device_bytes()
-    if needed > free:
-        raise ModelLoadError(
-            f"The weights in {folder} need {needed / 2**30:.1f} GiB of memory, and "
-            f"{free / 2**30:.1f} GiB are free: {backend.memory_advice}, or take a model with fewer "
-            "weights or bits."
-        )
+    _check_memory(folder, weight_bytes(folder) // ranks, backend)
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(
         options.chat_template, options.use_default_chat_template, options.chat_template_args or {}
@@ -111,6 +105,7 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     parameters = int(utils.get_total_parameters(network))
     layout = backend.weight_layout(options.weights, parameters * mx.float32.size // ranks)
     if layout == "dense":
+        _check_memory(folder, parameters * mx.float32.size // ranks, backend)
         use_dense_weights(network)
         if adapter is not None:
             _merge_adapter(network)
@@ -119,6 +114,15 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     return LoadedNetwork(
         network, tokenizer, config, name, folder, layout, adapter, parameters, nbytes
     )
+
+
+def _check_memory(folder: Path, needed: int, backend: Backend) -> None:
+    if needed > (free := free_device_bytes()):
+        raise ModelLoadError(
+            f"The weights in {folder} need {needed / 2**30:.1f} GiB of memory, and "
+            f"{free / 2**30:.1f} GiB are free: {backend.memory_advice}, or take a model with fewer "
+            "weights or bits."
+        )
 
 
 def fit_caches(
