@@ -94,8 +94,8 @@ def main() -> None:
     for name, sampling in SAMPLINGS.items():
         ours = graph_on_gpu(partial(Sampler(sampling).choose, position=100), row)
         theirs = graph_on_gpu(partial(one_row, mlx_lm_sampler(sampling)), row)
-        pairs = zip(ours, theirs, strict=True)
-        graphs.append([name, *(f"{own:.3g} / {other:.3g}" for own, other in pairs)])
+        pairs = zip(("d", ".1f", ",d"), ours, theirs, strict=True)
+        graphs.append([name, *(f"{own:{form}} / {other:{form}}" for form, own, other in pairs)])
     for count in arguments.rows:
         noise = mx.random.normal((count, arguments.vocabulary), key=mx.random.key(0))
         logits = -1.5 * mx.log(1 + mx.argsort(noise, axis=-1))
