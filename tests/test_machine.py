@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import tempfile
 from pathlib import Path
 
 import mlx.core as mx
@@ -13,6 +14,7 @@ from akunu_py.machine import backend
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.device_memory import free_device_bytes, wire_weights
 from akunu_py.machine.memory import free_memory_bytes, installed_bytes
+from akunu_py.package import CACHE_VARIABLE, cache_folder
 from tests.metal import IS_SIMULATED
 
 MB = 1 << 20
@@ -128,3 +130,53 @@ def test_large_models_are_wired_once_and_as_long_as_they_exist(
     del other, small
     gc.collect()
     assert limits == [60, 100, 70, 0]
+
+
+class TestCompileFolder:
+    """Where MLX compiles for a CPU, and runs what it finds."""
+
+    @pytest.fixture
+    def temporary(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        folder = tmp_path / "temporary"
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        monkeypatch.setenv("TMPDIR", str(folder))
+        monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+        return folder
+
+    def test_the_usual_folder_is_closed_to_others(self, temporary: Path) -> None:
+        backend._choose_compile_folder()
+        assert os.environ["TMPDIR"] == str(temporary)
+        assert (temporary / "mlx").stat().st_mode & 0o777 == 0o700
+        (temporary / "mlx").chmod(0o755)
+        backend._choose_compile_folder()
+        assert (temporary / "mlx").stat().st_mode & 0o777 == 0o700
+
+    @pytest.mark.parametrize("kind", ["open", "foreign", "link", "file"])
+    def test_a_folder_that_others_can_write_to_is_not_used(
+        self, temporary: Path, kind: str
+    ) -> None:
+        planted = temporary / "mlx"
+        if kind == "link":
+            planted.symlink_to(temporary)
+        elif kind == "file":
+            planted.touch()
+        else:
+            planted.mkdir()
+            planted.chmod(0o777 if kind == "open" else 0o755)
+        if kind == "foreign":
+            if os.geteuid():
+                pytest.skip("only root makes folders of others")
+            os.chown(planted, 65_534, 65_534)
+        backend._choose_compile_folder()
+        used = Path(os.environ["TMPDIR"])
+        assert used.parent != temporary.parent
+        assert used.stat().st_mode & 0o777 == 0o700
+
+    def test_a_cache_that_others_can_write_to_is_refused(self, temporary: Path) -> None:
+        (temporary / "mlx").touch()
+        own = cache_folder() / "compiled"
+        own.mkdir(parents=True)
+        own.chmod(0o777)
+        with pytest.raises(BackendError, match="that only this user can write to"):
+            backend._choose_compile_folder()

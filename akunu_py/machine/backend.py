@@ -4,6 +4,7 @@ import os
 import platform
 import re
 import resource
+import stat
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from akunu_py.machine.blas import load_blas
 from akunu_py.machine.memory import free_memory_bytes
 from akunu_py.machine.owner import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
+from akunu_py.package import cache_folder
 
 WeightLayout = Literal["quantized", "dense"]
 
@@ -182,12 +184,43 @@ def rank_variable() -> str | None:
     return next((name for name in _RANK_VARIABLES if name in os.environ), None)
 
 
+def _choose_compile_folder() -> None:
+    """Sets a folder for temporary files in which MLX can compile, and nobody else can write.
+
+    On a CPU, MLX runs what it finds in the folder `mlx` there, whoever made it.
+    """
+    temporary = Path(tempfile.gettempdir())
+    if not _make_private(temporary / "mlx"):
+        temporary = cache_folder() / "compiled"
+        with suppress(OSError):
+            temporary.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _make_private(temporary):
+            raise BackendError(
+                "MLX needs a folder to compile in that only this user can write to, and "
+                f"{temporary} is none; delete it, or name another place for it in TMPDIR."
+            )
+        os.environ["TMPDIR"] = str(temporary)
+    elif os.environ.get("TMPDIR"):  # it may be a folder that does not exist
+        os.environ["TMPDIR"] = str(temporary)
+
+
+def _make_private(folder: Path) -> bool:
+    """Makes a folder, or closes one of this user to others; False if others could write to it."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+        folder.chmod(0o700)
+    except OSError:
+        return False
+    return True
+
+
 def _import_mlx_lm() -> None:
-    """Imports mlx-lm, which asks for 4,096 descriptors and would fail where there are fewer; and
-    sets a folder for temporary files that exists, without which MLX compiles nothing."""
-    temporary = tempfile.gettempdir()
-    if os.environ.get("TMPDIR") and not os.path.isdir(os.environ["TMPDIR"]):
-        os.environ["TMPDIR"] = temporary
+    """Imports mlx-lm, which asks for 4,096 descriptors and would fail where there are fewer."""
+    _choose_compile_folder()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     set_limit = resource.setrlimit
     try:

@@ -84,12 +84,14 @@ class Job:
 
     def replaces(self, older: "Job") -> bool:
         """Whether a client sends this job in place of an older one: it names the same slot, and
-        the user has typed or deleted text before the same gap."""
+        the user has typed or deleted text before the same gap. Without a gap, the texts must begin
+        alike."""
         if self.slot is None or self.slot != older.slot:
             return False
         (before, gap), (old_before, old_gap) = self._split(), older._split()
         shared = min(len(before), len(old_before))
-        return gap == old_gap and before[:shared] == old_before[:shared]
+        is_same = gap == old_gap and before[:shared] == old_before[:shared]
+        return is_same and (shared > 0 or gap is not None)
 
     def _split(self) -> tuple[str | Many[int], object]:
         if isinstance(self.prompt, FillRequest):

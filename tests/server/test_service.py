@@ -144,6 +144,18 @@ def test_a_newer_request_replaces_the_older_one(
         assert newer.result().json()["tokens_predicted"] == 2
 
 
+def test_a_refused_request_replaces_nothing(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=0)
+    with ThreadPoolExecutor() as pool:
+        older = pool.submit(held.post, "/completion", completion(id_slot=0, n_predict=2))
+        engine.wait_until_held()
+        for refused in ({"prompt": ""}, {"prompt": [-1]}, {"prompt": "ab " * 5000}):
+            answer = held.post("/completion", completion(id_slot=0) | refused)
+            assert answer.status_code == 400
+        engine.release()
+        assert older.result().json()["tokens_predicted"] == 2
+
+
 @pytest.mark.parametrize(
     "other",
     [
