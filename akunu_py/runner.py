@@ -20,7 +20,7 @@ from akunu_py.decoding.target import ModelTarget
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.device_memory import free_device_bytes
+from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
@@ -289,7 +289,7 @@ class Runner:
         raise ContextOverflowError(
             f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
             f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
-            f"--kv-bits 8 or --max-kv-size, or {self._backend.memory_advice}.",
+            f"--kv-bits 8 or --max-kv-size, or {MORE_MEMORY}.",
             tokens=tokens,
             limit=fits,
         )

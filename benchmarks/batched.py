@@ -211,7 +211,7 @@ def main() -> None:
     for name in names:
         engine = bundled
         if name != "ember":
-            fuses = bundled.backend.fuses_layers
+            fuses = bundled.backend.is_cpu
             model = random_target(name, RANDOM, bundled.model, fuses=fuses)
             engine = Engine(
                 model, bundled.backend, calibrate=lambda model, _: measure_cost_curve(model)

@@ -3,7 +3,6 @@
 import ast
 import gc
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,20 +31,20 @@ DEVICE_NAMES = {"device", "default_device", "platform", "_recommended_bytes"}
 
 BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "machine/backend.py: _found": lambda _: find_backend().device,
-    "machine/backend.py: fuses_layers": lambda machine: machine.fuses_layers,
     "machine/backend.py: gpu_bytes": lambda machine: machine.gpu_bytes(1),
     "machine/backend.py: kv_form": lambda machine: machine.kv_form,
-    "machine/backend.py: memory_advice": lambda machine: machine.memory_advice,
     "machine/backend.py: prefill_step": lambda machine: machine.prefill_step(
         WIDE, 100, cancellable=True
     ),
+    "machine/backend.py: is_cpu": lambda machine: machine.is_cpu,
     "machine/backend.py: score_bytes": lambda machine: machine.score_bytes(WIDE, 1, 1),
-    "machine/backend.py: shares_cores": lambda machine: machine.shares_cores,
     "machine/backend.py: vector_attention": lambda machine: machine.vector_attention,
     "machine/backend.py: warm_up_tokens": lambda machine: machine.warm_up_tokens,
     "machine/backend.py: weight_layout": lambda machine: machine.weight_layout("auto", 1),
     "machine/device_memory.py: free_device_bytes": lambda _: free_device_bytes(),
     "machine/device_memory.py: wire_weights": lambda _: wires(),
+    "model/loading.py: load_target": lambda machine: machine.is_cpu,
+    "calibration/measure.py: measure_and_store": lambda machine: machine.is_cpu,
     "calibration/cost_store.py: expected_curve": lambda machine: expected_curve(
         machine.device, "a chip"
     ),
@@ -77,7 +76,7 @@ def wires() -> bool:
     return wired_bytes() > 0
 
 
-BY_OPERATING_SYSTEM = {"machine/backend.py: is_saving_power", "machine/blas.py: load_blas"}
+BY_OPERATING_SYSTEM = {"machine/blas.py: load_blas"}
 """Those that look at the system; the first is tested here, and CI runs the other on both."""
 
 
@@ -88,6 +87,8 @@ def branches() -> set[str]:
         for function in ast.walk(ast.parse(path.read_text())):
             if not isinstance(function, ast.FunctionDef):
                 continue
+            if any(getattr(node, "attr", None) == "is_cpu" for node in ast.walk(function)):
+                found.add(f"{path.relative_to(PACKAGE).as_posix()}: {function.name}")
             for compared in (node for node in ast.walk(function) if isinstance(node, ast.Compare)):
                 sides = [getattr(side, "value", side) if isinstance(side, ast.NamedExpr) else side
                          for side in (compared.left, *compared.comparators)]  # fmt: skip
@@ -119,7 +120,6 @@ def test_low_power_mode_is_asked_for_on_a_mac(
     assert not is_saving_power()
     done = subprocess.CompletedProcess((), 0, stdout=told)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    monkeypatch.setattr(sys, "platform", "darwin")
     assert is_saving_power() == saves
 
 
@@ -185,7 +185,7 @@ def test_weights_that_do_not_fit_are_refused(
 ) -> None:
     monkeypatch.setitem(CHIP, "max_recommended_working_set_size", 1000)
     simulate_metal(monkeypatch)
-    with pytest.raises(ModelLoadError, match=r"need 0\.0 GiB .* 0\.0 GiB are free: let .*_limit"):
+    with pytest.raises(ModelLoadError, match=r"need 0\.0 GiB .* 0\.0 GiB are free: quit .*_limit"):
         akunu_py.load(str(tiny_model_dir))
 
 

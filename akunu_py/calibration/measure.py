@@ -99,7 +99,7 @@ def measure_and_store(
     curve = measure_cost_curve(
         model, budget_s=budget_s, contexts=contexts, progress=progress, found=found
     )
-    load = mean(found.loads or [other_load()]) if backend.shares_cores else None
+    load = mean(found.loads or [other_load()]) if backend.is_cpu else None
     curve = judged(replace(curve, measured_at=time(), load=load and round(load, 2)))
     try:
         (store or CostStore()).save(cost_key(model, backend), curve)

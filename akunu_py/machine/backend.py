@@ -87,23 +87,19 @@ class Backend:
         return _NO_BLAS_WARNING if self.blas == "reference" else None
 
     @property
-    def fuses_layers(self) -> bool:
-        """Whether the layers of `model/cpu/` take the place of mlx-lm's."""
-        return self.device == "cpu"
-
-    @property
-    def shares_cores(self) -> bool:
-        """Whether other processes that compute make forwards slower."""
+    def is_cpu(self) -> bool:
+        """Whether forwards share the cores with other processes; the layers of `model/cpu/` take
+        the place of mlx-lm's then."""
         return self.device == "cpu"
 
     def gpu_bytes(self, weights: int) -> int:
         """How much of a model is in the memory of a GPU."""
-        return 0 if self.device == "cpu" else weights
+        return 0 if self.is_cpu else weights
 
     @property
     def kv_form(self) -> KVForm:
         """How attention reads quantized keys and values; see docs/decisions.md."""
-        return "bytewise" if self.device == "cpu" else "packed"
+        return "bytewise" if self.is_cpu else "packed"
 
     @property
     def vector_attention(self) -> VectorAttention | None:
@@ -112,13 +108,6 @@ class Backend:
         From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
         """
         return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
-
-    @property
-    def memory_advice(self) -> str:
-        """What gives arrays more memory, as a part of a sentence."""
-        if self.device == "metal":
-            return "let the GPU use more with `sudo sysctl iogpu.wired_limit_mb=N`"
-        return "quit other programs"
 
     @property
     def current_threads(self) -> int:
@@ -132,7 +121,7 @@ class Backend:
         On a GPU they are fewer if it must stop soon when cancelled, but not for experts, each of
         which gets a part of them; and if the scores of an attention would take much memory.
         """
-        if self.device == "cpu":  # MLX holds the scores of all tokens there: few fit its caches
+        if self.is_cpu:  # MLX holds the scores of all tokens there: few fit its caches
             return _CPU_PREFILL_STEP
         is_small = cancellable and not shape.has_experts
         step = _PREFILL_STEP if is_small else _LARGE_PREFILL_STEP
@@ -151,7 +140,7 @@ class Backend:
     @property
     def warm_up_tokens(self) -> int:
         """How many prompt tokens to warm up with, so that later prompts find compiled kernels."""
-        return 1 if self.device == "cpu" else _WARM_UP_TOKENS
+        return 1 if self.is_cpu else _WARM_UP_TOKENS
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
         """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.
@@ -170,7 +159,7 @@ class Backend:
         if wanted != "auto":
             return cast(WeightLayout, wanted)
         fits = dense_bytes <= _DENSE_MEMORY_SHARE * free_memory_bytes()
-        return "dense" if self.device == "cpu" and fits else "quantized"
+        return "dense" if self.is_cpu and fits else "quantized"
 
 
 def launched_rank() -> int | None:
@@ -270,9 +259,7 @@ def _found() -> tuple[Backend, int]:
 
 
 def is_saving_power() -> bool:
-    """Whether a Mac is in Low Power Mode, which makes it slower."""
-    if sys.platform != "darwin":
-        return False
+    """Whether a Mac is in Low Power Mode, which makes it slower. Elsewhere there is no `pmset`."""
     with suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run(["pmset", "-g"], check=True, capture_output=True, timeout=2).stdout
         return re.search(rb"\blowpowermode\s+1\b", told) is not None

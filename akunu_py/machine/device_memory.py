@@ -9,6 +9,10 @@ from typing import Final
 
 from akunu_py.machine.memory import free_memory_bytes
 
+MORE_MEMORY: Final = (
+    "quit other programs (a Mac's GPU takes more after `sudo sysctl iogpu.wired_limit_mb=N`)"
+)
+"""How a user gets more memory, as a part of a sentence."""
 _MOST_FREED_BYTES: Final = 2 << 30
 _CACHE_MEMORY_SHARE: Final = 0.25
 """Of the free memory; the rest of the process needs memory too."""

@@ -17,7 +17,7 @@ from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, WeightLayout
-from akunu_py.machine.device_memory import free_device_bytes
+from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import (
     fault_of_weights,
@@ -67,7 +67,7 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
     options = ModelOptions(options) if isinstance(options, str) else options
     loaded = load_network(options, backend)
     mx.eval(loaded.network.parameters())
-    network = with_fused_layers(loaded.network) if backend.fuses_layers else loaded.network
+    network = with_fused_layers(loaded.network) if backend.is_cpu else loaded.network
     return TargetModel(
         network,
         loaded.tokenizer,
@@ -86,7 +86,7 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
     are if it is for several ranks."""
     folder = find_model(options.name)
-    _check_memory(folder, weight_bytes(folder) // ranks, backend)
+    _check_memory(folder, weight_bytes(folder) // ranks)
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(
         options.chat_template, options.use_default_chat_template, options.chat_template_args or {}
@@ -105,7 +105,7 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     parameters = int(utils.get_total_parameters(network))
     layout = backend.weight_layout(options.weights, parameters * mx.float32.size // ranks)
     if layout == "dense":
-        _check_memory(folder, parameters * mx.float32.size // ranks, backend)
+        _check_memory(folder, parameters * mx.float32.size // ranks)
         use_dense_weights(network)
         if adapter is not None:
             _merge_adapter(network)
@@ -116,11 +116,11 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     )
 
 
-def _check_memory(folder: Path, needed: int, backend: Backend) -> None:
+def _check_memory(folder: Path, needed: int) -> None:
     if needed > (free := free_device_bytes()):
         raise ModelLoadError(
             f"The weights in {folder} need {needed / 2**30:.1f} GiB of memory, and "
-            f"{free / 2**30:.1f} GiB are free: {backend.memory_advice}, or take a model with fewer "
+            f"{free / 2**30:.1f} GiB are free: {MORE_MEMORY}, or take a model with fewer "
             "weights or bits."
         )
 
