@@ -49,6 +49,7 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
 
 def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer) -> None:
     chat = {"messages": [{"role": "user", "content": "a"}], "num_draft_tokens": 0}
+    chat["logit_bias"] = {"257": -100, "258": -100}  # those that end an answer
     held.post("/v1/chat/completions", chat)
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda _: held.post("/completion", LONG | {"n_predict": 60}), range(2)))
