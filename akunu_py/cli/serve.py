@@ -39,6 +39,7 @@ def run(settings: ServeSettings) -> int:
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("akunu_py").setLevel(settings.log_level)
+    has_key = settings.server.key is not None  # a key that cannot be read ends it here
     fetch_model(settings.model)
     with ExitStack() as stack:
         listeners = _listen(settings.server.host, settings.server.port)
@@ -49,7 +50,7 @@ def run(settings: ServeSettings) -> int:
             lambda: _load(settings), queue_limit=server.queue, parallel=server.parallel
         )
         try:
-            uvloop.run(_serve(worker, settings, listeners))
+            uvloop.run(_serve(worker, settings, listeners, has_key))
         finally:
             saves = settings.model.prompt_cache_dir is not None and worker.loading.done()
             worker.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
@@ -72,7 +73,10 @@ def _load(settings: ServeSettings) -> "Engine":
 
 
 async def _serve(
-    worker: EngineWorker, settings: ServeSettings, listeners: list[socket.socket]
+    worker: EngineWorker,
+    settings: ServeSettings,
+    listeners: list[socket.socket],
+    has_key: bool,
 ) -> None:
     """Serves until a signal comes, or the model fails to load."""
     from akunu_py.server.app import create_app  # noqa: PLC0415
@@ -102,8 +106,8 @@ async def _serve(
     where = f"{settings.model.name} at {' and '.join(urls)}"
     print(f"Loading {where}", flush=True)
     is_open = not all(ipaddress.ip_address(host).is_loopback for host, _ in names)
-    if settings.server.api_key is None and is_open:
-        logger.warning("everyone who can reach this address may use the server; see --api-key")
+    if not has_key and is_open:
+        logger.warning("everyone who can reach this address may use the server; see --api-key-file")
     worker.loading.add_done_callback(loaded)
     await server.serve(listeners)
 

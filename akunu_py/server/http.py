@@ -44,6 +44,10 @@ class HttpServer(uvicorn.Server):
             log_level="warning",
             access_log=False,
             server_header=False,
+            headers=[
+                ("X-Content-Type-Options", "nosniff"),
+                ("Cross-Origin-Resource-Policy", "same-origin"),
+            ],
             timeout_keep_alive=_SECONDS_OF_SILENCE,
             timeout_graceful_shutdown=_SECONDS_TO_FINISH,
         )

@@ -39,6 +39,7 @@ _HELD: Final = "akunu_py.held"
 _POLLED: Final = "/status"
 """The status page asks for it all the time, so the log has it only at level DEBUG."""
 _BEARER: Final = "bearer "
+_HARMLESS: Final = ("GET", "HEAD", "OPTIONS")
 _PRIVATE: Final = (".localhost", ".internal")
 """Nobody can register such a name; containers reach their host as `host.docker.internal`."""
 _APPLICATIONS: Final = r"(app|file|tauri|vscode-webview|vscode-file)://.*"
@@ -112,7 +113,7 @@ class AccessMiddleware:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
         self._app = app
-        self._key = settings.api_key
+        self._key = settings.key
         self._origins = settings.origins
         self._open_paths = open_paths
         own = socket.gethostname()
@@ -121,8 +122,13 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        self._check_host(headers.get("host", ""))
-        self._check_origin(headers.get("origin"), headers.get("host", ""))
+        hosts = headers.getlist("host")
+        host = hosts[0] if len(hosts) == 1 else ""
+        self._check_host(host)
+        self._check_origin(headers.get("origin"), host)
+        is_foreign = headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers
+        if is_foreign and scope["method"] not in _HARMLESS:  # a browser that hides the page
+            raise _forbidden("Web pages that do not tell their Origin may not use this server.")
         if self._key is not None and scope["path"] not in self._open_paths:
             self._check_key(headers, self._key)
         await self._app(scope, receive, send)
@@ -130,7 +136,8 @@ class AccessMiddleware:
     def _check_host(self, host: str) -> None:
         name = ""
         with suppress(ValueError):  # it is malformed
-            name = urlsplit(f"//{host}").hostname or ""
+            address = urlsplit(f"//{host}")
+            name = "" if "@" in host else address.hostname or ""
         if name in self._names or name.endswith(_PRIVATE):
             return
         try:

@@ -200,7 +200,6 @@ def _read() -> tuple[str, dict[str, str]]:
     )
     return text, {
         "Content-Security-Policy": policy,
-        "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }

@@ -1,6 +1,8 @@
 """The settings that the server starts with: frozen, and plain Python."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError
@@ -17,6 +19,7 @@ from akunu_py.option_field import (
 )
 from akunu_py.options import DEFAULT_PARALLEL, MAX_PARALLEL, Options, Sampling
 
+KEY_VARIABLE: Final = "AKUNU_API_KEY"
 _MAX_PORT: Final = 65535
 _API_DEFAULT: Final = "the API's own"
 
@@ -57,8 +60,10 @@ class ServerSettings:
     host: str = option("127.0.0.1", "the address to listen on, or several with commas between",
         metavar="HOST", shown="127.0.0.1, this machine only")
     port: int = option(8080, "the port; 0 takes a free one", within=Range(0, _MAX_PORT))
-    api_key: str | None = option(None, "what clients must send as a Bearer token", metavar="KEY",
-        is_secret=True)
+    api_key: str | None = option(None, "what clients must send as a Bearer token; other users of "
+        "this machine see it in the list of processes", metavar="KEY", is_secret=True,
+        shown=f"the variable {KEY_VARIABLE}, if it is set")
+    api_key_file: str | None = option(None, "a file with the key alone", metavar="FILE")
     aliases: tuple[str, ...] = option((), "the model's name for clients, or several with commas "
         "between; answers have the first one", flag="--alias", read=name_list, shown="its own")
     origins: tuple[str, ...] = option((), "let web pages of this origin use the server; "
@@ -83,3 +88,26 @@ class ServerSettings:
         check_options(self)
         if self.api_key == "":
             raise InvalidRequestError("`api_key` must not be empty.")
+        if self.api_key is not None and self.api_key_file is not None:
+            raise InvalidRequestError("Give --api-key or --api-key-file, not both.")
+
+    @property
+    def key(self) -> str | None:
+        """The key of clients: given, in the file, or in the environment.
+
+        Raises:
+            InvalidRequestError: if the file cannot be read, or has no key.
+        """
+        key = self.api_key
+        if self.api_key_file is not None:
+            try:
+                key = Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip()
+            except (OSError, ValueError) as error:
+                raise InvalidRequestError(
+                    f"The key in {self.api_key_file} cannot be read: {error}"
+                ) from error
+        elif key is None:
+            key = os.environ.get(KEY_VARIABLE)
+        if key == "":
+            raise InvalidRequestError("The key of the server must not be empty.")
+        return key

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import akunu_py
+from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import index_project
 from akunu_py.memory.store import MemoryStore
 from akunu_py.model.files import tokenizer_fingerprint
@@ -13,7 +14,7 @@ from akunu_py.model.loading import load_tokenizer
 from akunu_py.options import Options
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.sequence import Sequence
-from akunu_py.server.settings import Defaults, ServerSettings
+from akunu_py.server.settings import KEY_VARIABLE, Defaults, ServerSettings
 from tests.server.live import FRIEND, KEY, LiveServer, serve
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
@@ -81,6 +82,7 @@ def test_names_of_this_machine_and_addresses_are_hosts(live: LiveServer, host: s
         "evil.example:8080",
         "",
         "[",
+        "evil.example@127.0.0.1",
         "127.1.evil",
         "internal",
         "docker.internal.evil.example",
@@ -121,6 +123,45 @@ def test_foreign_pages_are_refused(live: LiveServer, origin: str) -> None:
     response = live.post("/completion", {"prompt": "a"}, Origin=origin)
     assert response.status_code == 403
     assert "access-control-allow-origin" not in response.headers
+
+
+def test_a_page_that_hides_its_origin_may_only_look(live: LiveServer) -> None:
+    hidden = {"Sec-Fetch-Site": "cross-site"}
+    assert live.post("/completion", {"prompt": "a"}, **hidden).status_code == 403
+    assert live.get("/health", **hidden).status_code == 200
+    assert (
+        live.post("/completion", {"prompt": "a"}, **{"Sec-Fetch-Site": "none"}).status_code == 200
+    )
+
+
+def test_two_hosts_are_none(live: LiveServer) -> None:
+    with live.connect() as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        assert b" 403 " in client.recv(4096).splitlines()[0]
+
+
+def test_no_browser_guesses_types_or_embeds_answers(live: LiveServer) -> None:
+    for answer in (live.get("/health"), live.get("/"), live.post("/completion", {"prompt": ""})):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+def test_the_key_may_be_in_a_file_or_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ServerSettings().key is None
+    monkeypatch.setenv(KEY_VARIABLE, "of the environment")
+    assert ServerSettings().key == "of the environment"
+    assert ServerSettings(api_key="given").key == "given"
+    file = tmp_path / "key"
+    file.write_text("of the file\n")
+    assert ServerSettings(api_key_file=str(file)).key == "of the file"
+    file.write_text("\n")
+    for wrong in (file, tmp_path, tmp_path / "missing"):
+        with pytest.raises(InvalidRequestError, match=r"must not be empty|cannot be read"):
+            _ = ServerSettings(api_key_file=str(wrong)).key
+    with pytest.raises(InvalidRequestError, match="not both"):
+        ServerSettings(api_key="a", api_key_file="b")
 
 
 def test_pages_may_be_disabled(guarded: LiveServer) -> None:
