@@ -90,8 +90,8 @@ def test_what_is_no_call_keeps_its_blanks(parrot: LiveServer, name: str) -> None
 
 def test_many_calls_are_read_in_one_piece(parrot: LiveServer) -> None:
     parser = AnswerParser(parrot.service.engine.tokenizer.answer_format, [], holds_calls=True)
-    steps = [*parser.feed(CALL * 2000), *parser.finish()]
-    assert sum(what == "stop" for what, _, _ in steps) == 2000
+    steps = [*parser.feed(CALL * 1050), *parser.finish()]
+    assert sum(what == "stop" for what, _, _ in steps) == 1050
 
 
 def test_a_second_mark_is_a_thought() -> None:
