@@ -17,14 +17,13 @@ from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.loop import Limits, Target, decode
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt, encode_references
+from akunu_py.prompt_memory import PromptMemory
 from akunu_py.round import Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
@@ -34,8 +33,6 @@ from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
 
-_LARGE_BYTES: Final = 256 << 20
-"""A prompt that needs less is not checked."""
 WORTH_WAITING: Final = 16
 """A sequence waits for another if they share this many tokens or more: to compute fewer again takes
 less than a chunk of the other's prompt."""
@@ -93,12 +90,11 @@ class Runner:
         self.counters = EngineCounters()
         self.owner = Owner()
         self._model = model
-        self._backend = backend
         self._batch = batch
         self._prefixes = prefixes
         self._speculation = speculation
         self._samplers = SamplerFactory(model.tokenizer, model.vocabulary_size)
-        self._prefill_step_size = prefill_step_size
+        self._memory = PromptMemory(model, backend, prefixes, prefill_step_size)
 
     @_refusing_others
     def encode(self, sequence: Sequence) -> None:
@@ -133,13 +129,8 @@ class Runner:
     def has_room(self, sequence: Sequence) -> bool:
         # The pool adds some room for the answer.
         tokens = self._first_room(sequence)
-        self._bound_memory(tokens)
+        self._memory.look(tokens)
         return self._prefixes.has_room(tokens)
-
-    def _bound_memory(self, tokens: int) -> None:
-        """Lets the caches take only what is free now, if they are about to take much."""
-        if self._prefixes.is_bounded or self._prefixes.needed_bytes(tokens)[0] > _LARGE_BYTES:
-            self._prefixes.bound(free_device_bytes())
 
     @_refusing_others
     def prepare(self, sequence: Sequence) -> None:
@@ -267,7 +258,7 @@ class Runner:
         A prompt that is scored is computed from its first token on.
         """
         prefixes, prompt, options = self._prefixes, sequence.prompt, sequence.options
-        self._check_memory(sequence)
+        self._memory.check(sequence)
         known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
         try:
             slot, sequence.stats.cached_tokens = prefixes.take(known, room, options.slot)
@@ -275,40 +266,6 @@ class Runner:
             prefixes.clear()
             raise
         return slot
-
-    def _check_memory(self, sequence: Sequence) -> None:
-        """Refuses a prompt whose cache and attention scores do not fit into the free memory."""
-        self._bound_memory(self._first_room(sequence))
-        tokens, idle = len(sequence.prompt), self._prefixes.needed_bytes(0)[1]
-        needed = self._bytes_of(sequence, tokens, self._prefixes.known(sequence.prompt))
-        if needed - idle <= _LARGE_BYTES or needed <= (free := free_device_bytes() + idle):
-            return
-        fits = tokens
-        while fits and self._bytes_of(sequence, fits) > free:
-            fits = fits * 7 // 8
-        raise ContextOverflowError(
-            f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
-            f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
-            f"--kv-bits 8 or --max-kv-size, or {MORE_MEMORY}.",
-            tokens=tokens,
-            limit=fits,
-        )
-
-    def _bytes_of(self, sequence: Sequence, tokens: int, known: int = 0) -> float:
-        """What the cache and the attention scores of a prompt of this length take, of which so many
-        tokens are known."""
-        chunk = min(self._step(sequence, tokens), tokens - known)
-        scores = self._backend.score_bytes(self._model.shape, chunk, self._kept(tokens))
-        return self._prefixes.needed_bytes(min(tokens + 1, self._prefixes.limit))[0] + scores
-
-    def _kept(self, tokens: int) -> int:
-        """How many tokens a layer keeps, at most."""
-        return min(tokens, self._model.max_kv_size or tokens)
-
-    def _step(self, sequence: Sequence, tokens: int) -> int:
-        return self._prefill_step_size or self._backend.prefill_step(
-            self._model.shape, self._kept(tokens), cancellable=sequence.may_be_cancelled
-        )
 
     def _forwards(self, sequence: Sequence) -> Generator[Event | None, None, None]:
         """Yields once for each forward: what it says, if anything."""
@@ -364,7 +321,7 @@ class Runner:
 
         if options.reports_progress:
             yield told(cached)
-        step = self._step(sequence, len(sequence.prompt))
+        step = self._memory.step(sequence)
         ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
         for done in self._model.prefill_chunks(

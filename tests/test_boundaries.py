@@ -30,6 +30,7 @@ LAYERS = (
     ("planning", "events"),
     ("decoding",),
     ("calibration", "sequence"),
+    ("prompt_memory",),
     ("scheduler", "runner"),
     ("engine",),
     ("worker", "loading"),

@@ -205,12 +205,12 @@ class TestMemory:
 
     @pytest.fixture
     def engine(self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> akunu_py.Engine:
-        monkeypatch.setattr("akunu_py.runner._LARGE_BYTES", 0)
+        monkeypatch.setattr("akunu_py.prompt_memory._LARGE_BYTES", 0)
         return akunu_py.load(str(tiny_model_dir))
 
     @staticmethod
     def free(monkeypatch: pytest.MonkeyPatch, nbytes: float) -> None:
-        monkeypatch.setattr("akunu_py.runner.free_device_bytes", lambda: nbytes)
+        monkeypatch.setattr("akunu_py.prompt_memory.free_device_bytes", lambda: nbytes)
 
     def test_what_would_fit_is_told(
         self, engine: akunu_py.Engine, monkeypatch: pytest.MonkeyPatch

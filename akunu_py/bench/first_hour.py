@@ -20,7 +20,7 @@ from akunu_py.bench.workloads import make_workloads
 from akunu_py.calibration.cost_store import CostStore
 from akunu_py.calibration.measure import cost_key
 from akunu_py.engine import Engine
-from akunu_py.errors import AkunuError
+from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.device_memory import give_back_memory, unwired, wired_bytes
 from akunu_py.options import Options, Sampling
 
@@ -47,8 +47,10 @@ class Check:
 
 
 def first_hour(engine: Engine, cost: CostReport, progress: Progress, done: list[Check]) -> None:
-    """Adds all steps to `done`, which has the first ones if the user interrupts. mlx-lm comes last:
-    it wires what there is while it answers."""
+    """Adds a check for each step to `done`, which keeps those before an interrupt.
+
+    mlx-lm comes last: while it answers, it lets Metal wire all memory.
+    """
     checks: list[tuple[int, str, Callable[[], Check]]] = [
         (4, "costs", partial(_costs_are_kept, engine, cost)),
         (6, "answers after pauses", partial(_answers_after_pauses, engine)),
@@ -61,8 +63,10 @@ def first_hour(engine: Engine, cost: CostReport, progress: Progress, done: list[
         progress(index, len(checks))
         try:
             done.append(check())
-        except (AkunuError, RuntimeError) as error:  # no memory, as a rule
-            done.append(Check(step, name, f"failed: {error}", "a result", []))
+        except InvalidRequestError as error:  # a prompt that the memory does not hold
+            done.append(Check(step, name, f"refused: {error}", "a result", []))
+        except RuntimeError as error:  # of MLX: its text may have paths
+            done.append(Check(step, name, f"failed: {type(error).__name__}", "a result", []))
         engine.reset()
 
 
@@ -104,9 +108,11 @@ def _answers_after_pauses(engine: Engine) -> Check:
     if not wired_bytes():
         return Check(6, name, f"{_range(wired)}, not wired", "all about the same", wired)
     with unwired():
-        others = seconds()
-        engine.reset()
-        give_back_memory()
+        try:
+            others = seconds()
+        finally:
+            engine.reset()
+            give_back_memory()
     found = f"{_range(wired)} wired, {_range(others)} not"
     return Check(6, name, found, "wired no slower", [*wired, *others])
 

@@ -177,7 +177,7 @@ class PrefixPool:
         return self._bytes_of(self._capacity(tokens)), self._claimed(idle)
 
     def bound(self, free: float) -> None:
-        """Lets the slots take what they were allowed, but no more than they hold and this."""
+        """Limits the slots to what they hold and `free` bytes more, within what they were given."""
         held = sum(slot.cache.nbytes for slot in self._slots.values())
         self.memory = min(self._allowed, int(held + free))
 

@@ -67,7 +67,7 @@ def _load(settings: ServeSettings) -> "Engine":
         max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
     )
     prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
-    engine.generate(prompt[: engine.context_limit // 2], options)
+    engine.generate(prompt[: max(1, engine.context_limit // 2)], options)
     engine.reset()
     return engine
 

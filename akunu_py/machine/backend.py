@@ -88,8 +88,8 @@ class Backend:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether forwards share the cores with other processes; the layers of `model/cpu/` take
-        the place of mlx-lm's then."""
+        """Whether MLX computes on the CPU: then other processes slow its forwards, and the layers
+        of `model/cpu/` take the place of mlx-lm's."""
         return self.device == "cpu"
 
     def gpu_bytes(self, weights: int) -> int:

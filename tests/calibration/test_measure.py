@@ -19,7 +19,6 @@ from akunu_py.calibration.forward_times import ForwardTimes, is_clearly_faster
 from akunu_py.calibration.measure import (
     CONTEXTS,
     Unfinished,
-    choose_threads,
     cost_key,
     find_cost_curve,
     measure_and_store,
@@ -28,7 +27,7 @@ from akunu_py.calibration.measure import (
 from akunu_py.engine import Engine
 from akunu_py.errors import BackendError
 from akunu_py.machine.backend import find_backend
-from akunu_py.machine.blas import Blas, load_blas, thread_choices
+from akunu_py.machine.blas import load_blas
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions
@@ -65,27 +64,37 @@ def test_a_slow_model_gets_fewer_points(model: TargetModel) -> None:
     assert len(curve.levels) == 1
 
 
+class Clock:
+    """Time that only forwards take: a round of a size takes `seconds(size, now)`, and each look at
+    the clock a moment."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, seconds: Callable[[int, float], float], compile_s: float
+    ) -> None:
+        self.now, self.forwards = 0.0, 0
+        compiled, computed = set[int](), ForwardTimes.round
+
+        def round_(times: ForwardTimes, size: int) -> float:
+            computed(times, size)
+            took = seconds(size, self.now) + (0.0 if size in compiled else compile_s)
+            compiled.add(size)
+            self.now += took
+            self.forwards += 1
+            return took
+
+        patch.setattr(ForwardTimes, "round", round_)
+        for module in (calibration, forward_times):
+            patch.setattr(module, "perf_counter", self)
+
+    def __call__(self) -> float:
+        self.now += 1e-5
+        return self.now
+
+
 def test_what_is_compiled_first_takes_no_time_from_the_others(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, compiled, computed = 0.0, set[int](), ForwardTimes.round
-
-    def round_(times: ForwardTimes, size: int) -> float:
-        nonlocal now
-        computed(times, size)
-        seconds = 0.001 if size in compiled else 0.5
-        compiled.add(size)
-        now += seconds
-        return seconds
-
-    def clock() -> float:
-        nonlocal now
-        now += 1e-5
-        return now
-
-    monkeypatch.setattr(ForwardTimes, "round", round_)
-    for module in (calibration, forward_times):
-        monkeypatch.setattr(module, "perf_counter", clock)
+    Clock(monkeypatch, lambda *_: 0.001, compile_s=0.5)
     (level, *_) = measure(model, budget_s=1.0).levels
     assert {size for size, _ in level.verify_s} >= {*forward_times.SIZES}
 
@@ -94,28 +103,12 @@ def test_a_chip_that_gets_warm_leaves_the_ratios(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is a fifth slower at the end: all sizes take turns, so none is timed only then."""
-    now, computed = 0.0, ForwardTimes.round
-
-    def round_(times: ForwardTimes, size: int) -> float:
-        nonlocal now
-        computed(times, size)
-        seconds = 1e-3 * (1 + 0.1 * size) * (1 + now / 5)
-        now += seconds
-        return seconds
-
-    def clock() -> float:
-        nonlocal now
-        now += 1e-5
-        return now
-
-    monkeypatch.setattr(ForwardTimes, "round", round_)
-    for module in (calibration, forward_times):
-        monkeypatch.setattr(module, "perf_counter", clock)
+    Clock(monkeypatch, lambda size, now: 1e-3 * (1 + size / 10) * (1 + now / 5), compile_s=0.0)
     (level, *_) = measure(model, budget_s=1.0, contexts=(64,)).levels
     costs = dict(level.verify_s)
     assert len(costs) >= len(forward_times.SIZES)
     for size, cost in costs.items():
-        assert cost / costs[1] == pytest.approx((1 + 0.1 * size) / 1.1, rel=0.05)
+        assert cost / costs[1] == pytest.approx((1 + size / 10) / 1.1, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -131,34 +124,16 @@ def test_a_measurement_ends_however_often_requests_come(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """Each forward that was computed counts, and compiling takes no time from the others."""
-    now, forwards, compiled = 0.0, 0, set[int]()
-    computed = ForwardTimes.round
-
-    def round_(times: ForwardTimes, size: int) -> float:
-        nonlocal now, forwards
-        computed(times, size)
-        forwards += 1
-        seconds = 0.01 if size in compiled else 0.5
-        compiled.add(size)
-        now += seconds
-        return seconds
-
-    def clock() -> float:
-        nonlocal now
-        now += 1e-5
-        return now
+    clock = Clock(monkeypatch, lambda *_: 0.01, compile_s=0.5)
 
     def interrupt(*_: float) -> None:
         if next(ticks) % every == 0:
             raise InterruptedError
 
-    monkeypatch.setattr(ForwardTimes, "round", round_)
-    for module in (calibration, forward_times):
-        monkeypatch.setattr(module, "perf_counter", clock)
     monkeypatch.setattr(calibration, "load_blas", lambda: None)
     found, ticks, curve = Unfinished(), count(1), None
     while curve is None:
-        assert forwards < 1000
+        assert clock.forwards < 1000
         with suppress(InterruptedError):
             curve = measure(model, budget_s=2.5, contexts=(64,), progress=interrupt, found=found)
     assert {size for size, _ in curve.levels[0].verify_s} >= {*forward_times.SIZES}
@@ -273,52 +248,6 @@ def test_what_a_busy_machine_measures_is_refused(
     assert store.entries() == []
 
 
-class FakeBlas(Blas):
-    """Notes the numbers of threads that it was told to use."""
-
-    used: list[int]
-
-    def __init__(self, seconds: dict[int, float]) -> None:
-        super().__init__("mkl", next(iter(seconds)), tuple(seconds))
-        object.__setattr__(self, "used", [])
-
-    def use_threads(self, threads: int) -> None:
-        self.used.append(threads)
-
-
-class TestThreads:
-    @pytest.mark.parametrize(
-        ("seconds", "chosen"),
-        [
-            ({1: 0.100, 2: 0.078}, 2),
-            ({1: 0.004, 2: 0.006}, 1),
-            ({1: 0.100, 2: 0.099}, 1),  # not clearly faster: the usual number stays
-            ({7: 0.100, 8: 0.110, 4: 0.050, 1: 0.300}, 4),
-        ],
-    )
-    def test_the_fastest_number_is_used_from_then_on(
-        self, seconds: dict[int, float], chosen: int
-    ) -> None:
-        blas = FakeBlas(seconds)
-        measure = lambda: seconds[blas.used[-1]]  # noqa: E731
-        assert choose_threads(blas, measure, 0.0, {}) == chosen
-        assert blas.used[-1] == chosen
-
-    def test_nothing_is_measured_without_a_choice(self) -> None:
-        assert choose_threads(FakeBlas({1: 0.1}), lambda: 1 / 0, 0.0, {}) is None
-        assert choose_threads(None, lambda: 1 / 0, 0.0, {}) is None
-
-    def test_the_choice_is_kept_with_the_costs(
-        self, model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        blas = FakeBlas({1: 0.1, 2: 0.05})
-        monkeypatch.setattr(calibration, "load_blas", lambda: blas)
-        store, backend = CostStore(tmp_path), find_backend()
-        store.save(cost_key(model, backend), CostCurve(FLAT.levels, blas_threads=2))
-        assert find_cost_curve(model, backend, store=store).blas_threads == 2
-        assert blas.used == [2]
-
-
 class TestEngine:
     def engine(self, folder: Path, asked: list[TargetModel], costs: CostCurve = FLAT) -> Engine:
         def calibrate(model: TargetModel, _: object) -> CostCurve:
@@ -422,48 +351,3 @@ def test_no_error_of_a_measurement_ends_the_engine(
     assert engine.speculation.wants_costs
     engine.measure_costs(lambda: False)
     assert engine.speculation.wants_costs
-
-
-@pytest.mark.parametrize(
-    ("settings", "threads"),
-    [
-        ({"MKL_NUM_THREADS": "3"}, 3),
-        ({"OMP_NUM_THREADS": "5"}, 5),
-        ({"MKL_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 3),
-        ({"OPENBLAS_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, 5),
-        ({"MKL_NUM_THREADS": "0", "OMP_NUM_THREADS": "many"}, None),
-        ({}, None),
-    ],
-)
-def test_the_environment_decides(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], threads: int | None
-) -> None:
-    cores = 7
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)), raising=False)
-    for name in ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    assert thread_choices("mkl") == ((threads,) if threads else (6, 7, 3, 1))
-
-
-def test_a_single_core_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0}, raising=False)
-    for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    assert thread_choices("mkl") == (1,)
-
-
-def test_the_number_of_threads_changes_while_the_program_runs() -> None:
-    loaded = load_blas()
-    if loaded is None or loaded.name == "reference":
-        pytest.skip("its threads cannot be changed")
-    blas = replace(loaded, choices=(1, 2))
-    try:
-        for threads in blas.choices:
-            blas.use_threads(threads)
-            assert blas.current_threads == threads
-        blas.use_threads(3)
-        assert blas.current_threads == threads, "only a choice is taken"
-    finally:
-        replace(blas, choices=(blas.threads,)).use_threads(blas.threads)

@@ -9,6 +9,7 @@ import pytest
 from akunu_py.__main__ import main
 from akunu_py.bench import device_report, first_hour
 from akunu_py.calibration import measure as calibration
+from akunu_py.errors import ContextOverflowError
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.metal import IS_SIMULATED
@@ -100,6 +101,25 @@ class TestReport:
             assert str(tiny_model_dir.parent) not in text
             assert str(Path.home()) not in text
             assert "Rename" not in text
+
+    def test_a_step_that_fails_loses_no_other(
+        self, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_: object) -> None:
+            raise ContextOverflowError("It does not fit.")
+
+        def fail(_: object) -> None:
+            raise RuntimeError(f"in {tmp_path}")
+
+        monkeypatch.setattr(first_hour, "_prefill_chunks", refuse)
+        monkeypatch.setattr(first_hour, "_other_thread", fail)
+        doctor(STEPPED, "--report", str(tmp_path / "mac"))
+        found = json.loads((tmp_path / "mac.json").read_text())
+        assert found["complete"]
+        assert [check["found"] for check in found["first_hour"]][2:4] == [
+            "refused: It does not fit.",
+            "failed: RuntimeError",
+        ]
 
     def test_an_interrupt_leaves_what_was_found(
         self, doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

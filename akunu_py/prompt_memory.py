@@ -1,0 +1,76 @@
+"""PromptMemory: what a prompt takes, in how many chunks it is computed, and whether it fits."""
+
+from typing import Final
+
+from akunu_py.cache.prefix_pool import PrefixPool
+from akunu_py.errors import ContextOverflowError
+from akunu_py.machine.backend import Backend
+from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
+from akunu_py.model.target_model import TargetModel
+from akunu_py.sequence import Sequence
+
+_LARGE_BYTES: Final = 256 << 20
+"""A prompt that needs less is not checked."""
+
+
+class PromptMemory:
+    """The memory of one engine's prompts.
+
+    Args:
+        prefixes: their caches.
+        step_size: prompt tokens per forward; None leaves it to the backend.
+    """
+
+    def __init__(
+        self, model: TargetModel, backend: Backend, prefixes: PrefixPool, step_size: int | None
+    ) -> None:
+        self._model = model
+        self._backend = backend
+        self._prefixes = prefixes
+        self._step_size = step_size
+
+    def step(self, sequence: Sequence, tokens: int | None = None) -> int:
+        """Prompt tokens per forward of a sequence, or of one with so many `tokens`."""
+        kept = self._kept(len(sequence.prompt) if tokens is None else tokens)
+        return self._step_size or self._backend.prefill_step(
+            self._model.shape, kept, cancellable=sequence.may_be_cancelled
+        )
+
+    def look(self, tokens: int) -> None:
+        """Limits the caches to what is free now, if they are about to take much."""
+        if self._prefixes.is_bounded or self._prefixes.needed_bytes(tokens)[0] > _LARGE_BYTES:
+            self._prefixes.bound(free_device_bytes())
+
+    def check(self, sequence: Sequence) -> None:
+        """Refuses a prompt whose cache and attention scores do not fit into the free memory.
+
+        Raises:
+            ContextOverflowError: it says how many tokens fit.
+        """
+        tokens, idle = len(sequence.prompt), self._prefixes.needed_bytes(0)[1]
+        self.look(tokens)
+        known = 0 if sequence.options.scores_prompt else self._prefixes.known(sequence.prompt)
+        needed = self._bytes_of(sequence, tokens, known)
+        if needed - idle <= _LARGE_BYTES or needed <= (free := free_device_bytes() + idle):
+            return
+        fits = tokens
+        while fits and self._bytes_of(sequence, fits) > free:
+            fits = fits * 7 // 8
+        raise ContextOverflowError(
+            f"A prompt of {tokens:,} tokens needs {needed / 2**30:.1f} GiB of memory here, and "
+            f"{free / 2**30:.1f} GiB are free: about {fits:,} tokens fit. Load the model with "
+            f"--kv-bits 8 or --max-kv-size, or {MORE_MEMORY}.",
+            tokens=tokens,
+            limit=fits,
+        )
+
+    def _bytes_of(self, sequence: Sequence, tokens: int, known: int = 0) -> float:
+        """Bytes of the cache and the attention scores of a prompt with so many `tokens`, of which
+        `known` are computed already."""
+        chunk = min(self.step(sequence, tokens), tokens - known)
+        scores = self._backend.score_bytes(self._model.shape, chunk, self._kept(tokens))
+        return self._prefixes.needed_bytes(min(tokens + 1, self._prefixes.limit))[0] + scores
+
+    def _kept(self, tokens: int) -> int:
+        """How many of so many tokens a layer keeps, at most."""
+        return min(tokens, self._model.max_kv_size or tokens)
