@@ -36,7 +36,7 @@ class PromptMemory:
             self._model.shape, kept, cancellable=sequence.may_be_cancelled
         )
 
-    def look(self, tokens: int) -> None:
+    def limit_caches(self, tokens: int) -> None:
         """Limits the caches to what is free now, if they are about to take much."""
         if self._prefixes.is_bounded or self._prefixes.needed_bytes(tokens)[0] > _LARGE_BYTES:
             self._prefixes.bound(free_device_bytes())
@@ -48,7 +48,7 @@ class PromptMemory:
             ContextOverflowError: it says how many tokens fit.
         """
         tokens, idle = len(sequence.prompt), self._prefixes.needed_bytes(0)[1]
-        self.look(tokens)
+        self.limit_caches(tokens)
         known = 0 if sequence.options.scores_prompt else self._prefixes.known(sequence.prompt)
         needed = self._bytes_of(sequence, tokens, known)
         if needed - idle <= _LARGE_BYTES or needed <= (free := free_device_bytes() + idle):

@@ -129,7 +129,7 @@ class Runner:
     def has_room(self, sequence: Sequence) -> bool:
         # The pool adds some room for the answer.
         tokens = self._first_room(sequence)
-        self._memory.look(tokens)
+        self._memory.limit_caches(tokens)
         return self._prefixes.has_room(tokens)
 
     @_refusing_others

@@ -118,8 +118,9 @@ class Backend:
     def prefill_step(self, shape: ModelShape, context: int, *, cancellable: bool) -> int:
         """Prompt tokens per forward of a prefill of `context` tokens.
 
-        On a GPU they are fewer if it must stop soon when cancelled, but not for experts, each of
-        which gets a part of them; and if the scores of an attention would take much memory.
+        A GPU gets fewer if the prefill must stop soon when it is cancelled. A mixture of experts
+        does not, because each expert computes only some of them. If the attention scores would take
+        too much memory, the number is halved until they do not.
         """
         if self.is_cpu:  # MLX holds the scores of all tokens there: few fit its caches
             return _CPU_PREFILL_STEP
