@@ -99,7 +99,7 @@ class Backend:
     @property
     def kv_form(self) -> KVForm:
         """How attention reads quantized keys and values; see docs/decisions.md."""
-        return "bytewise" if self.is_cpu else "packed"
+        return "packed" if self.device == "metal" else "bytewise"
 
     @property
     def vector_attention(self) -> VectorAttention | None:
