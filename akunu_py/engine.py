@@ -7,6 +7,7 @@ in what the engine itself calls.
 """
 
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
@@ -263,6 +264,23 @@ class Engine:
             for sequence in sequences:
                 self.runner.close(sequence)
         return [completion for _, completion in answers]
+
+    def compile(self, options: Options) -> Options:
+        """The options with their grammar compiled; any thread may call this.
+
+        It is tried in another process first, so that no grammar takes more than some seconds, or
+        all memory.
+
+        Raises:
+            InvalidRequestError: if the grammar is invalid or too complex.
+            QueueFullError: if too many grammars wait already.
+        """
+        grammar = options.grammar
+        if grammar is None or grammar.compiled is not None:
+            return options
+        constraints = self.runner.samplers.constraints
+        compiled = constraints.compile(grammar, options.reasoning, tries=True)
+        return replace(options, grammar=replace(grammar, compiled=compiled))
 
     def reset(self) -> None:
         """Empties the caches that no answer uses; ends a stream. What is on disk stays there."""

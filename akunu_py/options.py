@@ -7,7 +7,7 @@ refuse a wrong option before it loads any library.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -276,6 +276,7 @@ class Grammar:
             or a context-free grammar in llguidance's variant of Lark.
         wake: when it holds; None for the whole answer.
         unmet: what a schema demands that the grammar cannot hold an answer to.
+        compiled: what `Engine.compile` made of it.
 
     Raises:
         InvalidRequestError: if the kind is unknown, or a schema is not JSON.
@@ -285,6 +286,7 @@ class Grammar:
     source: str
     wake: Wake | None = None
     unmet: tuple[str, ...] = ()
+    compiled: object = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in GRAMMAR_NAMES:

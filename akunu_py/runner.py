@@ -75,6 +75,7 @@ class Runner:
     Attributes:
         counters: what it has done.
         owner: who may use it.
+        samplers: makes those of sequences.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Runner:
         self._batch = batch
         self._prefixes = prefixes
         self._speculation = speculation
-        self._samplers = SamplerFactory(model.tokenizer, model.vocabulary_size)
+        self.samplers = SamplerFactory(model.tokenizer, model.vocabulary_size)
         self._memory = PromptMemory(model, backend, prefixes, prefill_step_size)
 
     @_refusing_others
@@ -138,7 +139,7 @@ class Runner:
         begun, options, prompt = perf_counter(), sequence.options, sequence.prompt
         sequence.stats.queue_s = begun - sequence.arrived - sequence.stats.setup_s
         try:
-            sequence.sampler = sequence.sampler or self._samplers.make(
+            sequence.sampler = sequence.sampler or self.samplers.make(
                 options, prompt, sequence.end_tokens
             )
             sequence.session = self._speculation.session(

@@ -9,16 +9,21 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
+from threading import Lock
 from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.errors import InvalidRequestError, UnreadableRequestError
+from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableRequestError
 from akunu_py.options import Grammar, Reasoning, Wake
+from akunu_py.text.grammar_process import Guide, make_matcher, make_tokenizer, try_out
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_of
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -32,7 +37,10 @@ Masks = npt.NDArray[np.uint32]
 
 _BITS: Final = 32
 _KEPT_MATCHERS: Final = 4
-"""Agents send the same tools with every request; a hundred of them take long to compile."""
+"""Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
+_KEPT_BYTES: Final = 32 << 20
+_MOST_TRIED: Final = 32
+"""How many grammars that others sent may be held at a time."""
 
 
 class GrammarPart:
@@ -273,6 +281,14 @@ def _tail(text: bytes, mark: bytes) -> bytes:
     return text[len(text) - len(mark) + 1 :] if len(text) >= len(mark) else text
 
 
+@dataclass(eq=False)
+class CompiledGrammar:
+    """A matcher at the beginning of its grammar, which is only copied, and the bytes it takes."""
+
+    matcher: "LLMatcher"
+    taken: int
+
+
 class ConstraintFactory:
     """Makes constraints for a model, which predicts `vocabulary_size` of its tokenizer's ids; they
     share one llguidance tokenizer."""
@@ -281,22 +297,41 @@ class ConstraintFactory:
         self._tokenizer = tokenizer
         self._predicted = vocabulary_size
         self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
-        self._guide: LLTokenizer | None = None
-        self._matchers: OrderedDict[tuple[Grammar, Reasoning | None], LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[tuple[Grammar, Reasoning | None], CompiledGrammar] = OrderedDict()
+        self._tried: WeakSet[CompiledGrammar] = WeakSet()
+        self._trying = Lock()
+
+    def compile(
+        self, grammar: Grammar, reasoning: Reasoning | None = None, *, tries: bool = False
+    ) -> CompiledGrammar:
+        """Compiles a grammar; any thread may. If it `tries` it, that is safe for all grammars.
+
+        Raises:
+            InvalidRequestError: if it is invalid or too complex, or llguidance cannot read the
+                tokenizer.
+            QueueFullError: if there are too many grammars already.
+        """
+        key = grammar, reasoning if grammar.wake is None else None
+        found = self._kept.pop(key, None)
+        if found is None and tries:
+            with self._trying:
+                found = self._kept.pop(key, None) or self._compile(*key, tries=True)
+            self._tried.add(found)
+        found = found or self._compile(*key)
+        if found.taken < _KEPT_BYTES:
+            self._kept[key] = found
+        while len(self._kept) > _KEPT_MATCHERS:
+            self._kept.popitem(last=False)
+        return found
 
     def make(self, grammar: Grammar, start: int, reasoning: Reasoning | None = None) -> Constraint:
-        """A constraint for the answer whose first token is at position `start`; refuses invalid
-        grammars, and tokenizers that llguidance cannot read."""
-        if self._guide is None:
-            self._guide = self._make_guide()
-        key = grammar, reasoning if grammar.wake is None else None
-        matcher = self._matchers.pop(key, None) or _make_matcher(self._guide, *key)
-        self._matchers[key] = matcher
-        if len(self._matchers) > _KEPT_MATCHERS:
-            self._matchers.popitem(last=False)
+        """A constraint for the answer whose first token is at position `start`; see `compile`."""
+        compiled = grammar.compiled
+        if not isinstance(compiled, CompiledGrammar):
+            compiled = self.compile(grammar, reasoning)
 
         def begin(position: int) -> GrammarPart:
-            return GrammarPart(matcher.deep_copy(), position)
+            return GrammarPart(compiled.matcher.deep_copy(), position)
 
         think_tokens: tuple[int | None, int | None] = (None, None)
         if reasoning is not None:
@@ -314,47 +349,67 @@ class ConstraintFactory:
             predicted=self._predicted,
         )
 
-    def _make_guide(self) -> "LLTokenizer":
-        from llguidance.hf import from_tokenizer  # noqa: PLC0415  (most requests do not need it)
+    def _compile(
+        self, grammar: Grammar, reasoning: Reasoning | None, *, tries: bool = False
+    ) -> CompiledGrammar:
+        guide, tokenizer = self._guide
+        try:
+            source = _source(tokenizer, grammar, reasoning)
+            reason, taken = "", 0
+            if tries:
+                if len(self._tried) >= _MOST_TRIED:
+                    raise QueueFullError
+                reason, taken = try_out(guide, source)
+            if not reason:
+                matcher = make_matcher(tokenizer, source)
+                reason = matcher.get_error()
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+        if reason:
+            sentence = f"The {grammar.name} cannot be followed: {one_line(reason)}."
+            raise UnreadableRequestError(sentence)
+        if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
+            for unmet in unmet_of(matcher.get_grammar_warnings()):
+                logger.warning("The %s is followed without %s.", grammar.name, unmet)
+        return CompiledGrammar(matcher, taken)
 
+    @cached_property
+    def _guide(self) -> "tuple[Guide, LLTokenizer]":
         wrapped = self._tokenizer.wrapped
         fast = getattr(wrapped, "_tokenizer", wrapped)
-        ends = sorted(self._tokenizer.end_tokens) or None
+        ends = tuple(sorted(self._tokenizer.end_tokens)) or None
         try:
-            return from_tokenizer(fast, self._vocabulary, eos_token=ends)
-        except ValueError as error:
+            plain = copy(fast.backend_tokenizer)
+            plain.no_padding()
+            plain.no_truncation()
+            guide = Guide(plain.to_str(), self._vocabulary, ends)
+            return guide, make_tokenizer(guide)
+        except (ValueError, AttributeError) as error:  # it is not a fast tokenizer
             raise InvalidRequestError(
                 f"This model's answers cannot be constrained: {one_line(str(error))}."
             ) from error
 
 
-def _make_matcher(
-    guide: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None
-) -> "LLMatcher":
+def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None) -> str:
+    """A grammar as llguidance takes it."""
+    if grammar.kind == "json_schema":
+        schema = closed(bounded(json.loads(grammar.source)))
+        source = _as_lark(f"start: {json_lark(schema)}")
+    elif grammar.kind == "regex":
+        source = _regex(grammar.source)
+    else:
+        source = _as_lark(grammar.source)
+    if reasoning is not None:
+        (answer,) = json.loads(source)["grammars"]
+        thought = {"lark_grammar": _thought(tokenizer, reasoning)}
+        source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
+    return source
+
+
+def _regex(source: str) -> str:
     from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
 
-    try:
-        if grammar.kind == "json_schema":
-            schema = closed(bounded(json.loads(grammar.source)))
-            source = _as_lark(f"start: {json_lark(schema)}")
-        elif grammar.kind == "regex":
-            source = LLMatcher.grammar_from_regex(grammar.source)
-        else:
-            source = _as_lark(grammar.source)
-        if reasoning is not None:
-            (answer,) = json.loads(source)["grammars"]
-            thought = {"lark_grammar": _thought(guide, reasoning)}
-            source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
-        matcher = LLMatcher(guide, source, log_level=0)
-        reason = matcher.get_error()
-    except (ValueError, RecursionError) as error:
-        reason = str(error)
-    if reason:
-        raise UnreadableRequestError(f"The {grammar.name} cannot be followed: {one_line(reason)}.")
-    if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
-        for unmet in unmet_of(matcher.get_grammar_warnings()):
-            logger.warning("The %s is followed without %s.", grammar.name, unmet)
-    return matcher
+    return LLMatcher.grammar_from_regex(source)
 
 
 def _as_lark(source: str) -> str:

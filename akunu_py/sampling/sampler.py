@@ -140,7 +140,7 @@ class SamplerFactory:
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
         self._tokenizer = tokenizer
         self._vocabulary_size = vocabulary_size
-        self._constraints = ConstraintFactory(tokenizer, vocabulary_size)
+        self.constraints = ConstraintFactory(tokenizer, vocabulary_size)
 
     def make(
         self, options: Options, prompt: Sequence[int], end_tokens: frozenset[int] = frozenset()
@@ -155,7 +155,7 @@ class SamplerFactory:
                 )
         constraint = None
         if options.grammar is not None:
-            constraint = self._constraints.make(options.grammar, len(prompt), options.reasoning)
+            constraint = self.constraints.make(options.grammar, len(prompt), options.reasoning)
         return Sampler(
             options.sampling,
             prompt,

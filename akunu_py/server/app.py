@@ -2,8 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
+from threading import Event
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -12,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
 from akunu_py.server.body import Body
+from akunu_py.server.dialect import GRAMMAR_FIELDS
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.middleware import (
     BODY,
@@ -22,6 +27,7 @@ from akunu_py.server.middleware import (
 )
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint
+from akunu_py.text.grammar_process import CLIENT_LEFT
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ def create_app(service: Service) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
     settings = service.settings
     paths: dict[str, _Path] = {}
+    threads = ThreadPoolExecutor(_GRAMMAR_THREADS)
     endpoints = [
         replace(endpoint, handler=_refuse_disabled)
         if endpoint.path[1:] in settings.disabled
@@ -58,7 +65,7 @@ def create_app(service: Service) -> ASGIApp:
         if not (endpoint in monitor.PAGE and "page" in settings.disabled)
     ]
     for endpoint in endpoints:
-        path = paths.setdefault(endpoint.path, _Path(service))
+        path = paths.setdefault(endpoint.path, _Path(service, threads))
         path.endpoints[endpoint.method] = endpoint
     app: ASGIApp = Router(
         [Route(path, handler) for path, handler in paths.items()],
@@ -81,6 +88,8 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
 _QUICKLY_READ: Final = 1 << 15
 """Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
 waking a thread, must not make other requests wait."""
+_GRAMMAR_THREADS: Final = 16
+"""More than may wait for the process of grammars, so that known grammars never do."""
 
 
 class _Path:
@@ -90,9 +99,10 @@ class _Path:
     once more for a function, and every streamed token passes through all wrappers.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, threads: ThreadPoolExecutor) -> None:
         self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._service = service
+        self._threads = threads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, raw = scope["method"], scope.pop(BODY)
@@ -106,15 +116,25 @@ class _Path:
             )
         if method != "POST":
             response = endpoint.handler(self._service, Body(scope["path_params"]))
-        elif len(raw) > _QUICKLY_READ:
-            response = await asyncio.to_thread(self._answer, endpoint, raw)
         else:
-            response = self._answer(endpoint, raw)
+            response = await self._answer(endpoint, raw)
         del raw
         await response(scope, receive, send)
 
-    def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
-        return endpoint.handler(self._service, Body.parse(raw))
+    async def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
+        is_long = len(raw) > _QUICKLY_READ
+        body = await asyncio.to_thread(Body.parse, raw) if is_long else Body.parse(raw)
+        handle = partial(endpoint.handler, self._service, body)
+        if not body.has(*GRAMMAR_FIELDS):
+            return await asyncio.to_thread(handle) if is_long else handle()
+        left = Event()
+        context = copy_context()
+        context.run(CLIENT_LEFT.set, left)
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, context.run, handle)
+        finally:
+            left.set()
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:

@@ -28,7 +28,8 @@ from akunu_py.options import (
 from akunu_py.server.body import MAX_CHARACTERS, Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service
-from akunu_py.text.gbnf import gbnf_to_lark
+from akunu_py.text.gbnf import tokens_in
+from akunu_py.text.grammar_process import gbnf_to_lark
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_in
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -87,6 +88,12 @@ _MAX_BIASES: Final = 1024
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
+GRAMMAR_FIELDS: Final = (
+    "json_schema", "guided_json", "regex", "guided_regex", "grammar", "guided_grammar",
+    "guided_choice", "structured_outputs", "response_format", "format", "output_format",
+    "output_config", "text", "tools",
+)  # fmt: skip
+"""The fields of all contracts that a grammar may come from: they take long to read."""
 _GRAMMARS: Final = (
     ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
     ("guided_choice",),
@@ -337,12 +344,14 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
                 holder.refuse(schema[0], "must be an object, or true or false")
             found.append(schema_grammar(value))
         if text := holder.text(*regex, default=""):
+            _check_length(holder, regex[0], text)
             found.append(Grammar("regex", text))
         if text := holder.text(*grammar, default=""):
             found.append(Grammar("lark", _lark(holder, text, tokenizer)))
         if choices := holder.texts(choice):
             if not all(choices):
                 holder.refuse(choice, "must have no empty text")
+            _check_length(holder, choice, "".join(choices))
             found.append(Grammar("lark", f"start: {' | '.join(map(json.dumps, choices))}"))
     if nested.flag("json_object", default=False):
         found.append(Grammar.json_object())
@@ -353,11 +362,15 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
     return found[0] if found else None
 
 
+def _check_length(body: Body, name: str, text: str) -> None:
+    if len(text) > _MAX_GRAMMAR_LENGTH:
+        body.refuse(name, f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
+
+
 def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:
-    if len(grammar) > _MAX_GRAMMAR_LENGTH:
-        body.refuse("grammar", f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
+    _check_length(body, "grammar", grammar)
     try:
-        return gbnf_to_lark(grammar, tokenizer.token_id)
+        return gbnf_to_lark(grammar, tokens_in(grammar, tokenizer.token_id))
     except ValueError as error:
         body.refuse("grammar", f"cannot be read: {error}", quotes=True)
 

@@ -178,11 +178,12 @@ class Service:
         return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
 
     def encode(self, jobs: Many[Job]) -> None:
-        """Encodes the prompts of one request, so that one that cannot be served is refused before
-        the request waits; any thread may call this.
+        """Encodes the prompts of one request and compiles its grammar, so that one that cannot be
+        served is refused before the request waits; any thread may call this.
 
         Raises:
-            InvalidRequestError: see `encode_prompt`.
+            InvalidRequestError: see `encode_prompt` and `Engine.compile`.
+            QueueFullError: if too many grammars wait already.
         """
         engine, last = self.engine, None
         for job in jobs:
@@ -191,6 +192,10 @@ class Service:
                 job.encoded = encode_prompt(engine.model, job.prompt, job.options, limit)
             else:
                 job.encoded = last.encoded
+            if last is None:
+                job.options = engine.compile(job.options)
+            elif job.options.grammar is not None:  # that of the request
+                job.options = replace(job.options, grammar=last.options.grammar)
             last = job
 
     def stream(

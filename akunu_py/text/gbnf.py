@@ -23,6 +23,12 @@ _SPELLED: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\
 _HIGHEST: Final = 0x10FFFF
 
 
+def tokens_in(grammar: str, token_id: Callable[[str], int | None]) -> dict[str, int]:
+    """The ids of the vocabulary entries that a grammar may name."""
+    named = {part["token"].removeprefix("!") for part in _PARTS.finditer(grammar) if part["token"]}
+    return {name: found for name in named if (found := token_id(name)) is not None}
+
+
 def gbnf_to_lark(grammar: str, token_id: Callable[[str], int | None]) -> str:
     """The grammar in Lark; one that is in Lark already stays as it is. `token_id` returns the id of
     a vocabulary entry, or None.

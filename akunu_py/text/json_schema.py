@@ -7,8 +7,9 @@ wrong with it.
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Final, Literal
+
+from akunu_py.text.grammar_process import validate
 
 _TOO_LARGE: Final = 10**18
 """Numbers stay below it: an integer of 18 digits fits 64 bits, and no double becomes infinite."""
@@ -61,17 +62,13 @@ def json_lark(schema: Any, style: Mapping[str, Any] = JSON_STYLE) -> str:
     return f"%json {json.dumps(styled)}"
 
 
-@lru_cache(maxsize=256)  # agents send the same tools with every request
 def unmet_in(lark: str) -> tuple[str, ...]:
     """See `unmet_of`, for a grammar in Lark.
 
     Raises:
         ValueError: if it cannot follow the grammar at all; it says why.
     """
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-    grammar = LLMatcher.grammar_from_lark(lark)
-    wrong, told = LLMatcher.validate_grammar_with_warnings(grammar)
+    wrong, told = validate(lark)
     if wrong:
         raise ValueError(told[0].partition("\n")[0].rpartition("JSON schema: ")[2])
     return unmet_of(told)
@@ -233,12 +230,9 @@ def _reword(schema: dict[str, Any]) -> dict[str, Any]:
     return others | {"patternProperties": held, "additionalProperties": False}
 
 
-@lru_cache(maxsize=256)
 def _is_readable(pattern: str) -> bool:
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-    schema = json.dumps({"type": "string", "pattern": pattern})
-    return not LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(schema))
+    schema = {"type": "string", "pattern": pattern}
+    return not validate(json.dumps({"grammars": [{"json_schema": schema}]}))[0]
 
 
 def _bound(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,255 @@
+"""A process that tries grammars, and is killed where one takes too long or too much memory.
+
+llguidance cannot be interrupted, and some grammars of a kilobyte take it days and all memory. So
+each is tried there first. What it says is kept by content, refusals as well.
+"""
+
+import os
+import pickle
+import resource
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import cache
+from hashlib import blake2b
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Event, Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from akunu_py.errors import InvalidRequestError, QueueFullError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+CLIENT_LEFT: Final[ContextVar[Event | None]] = ContextVar("client_left", default=None)
+"""Set where nobody waits for the outcome any more."""
+
+_CPU_S: Final = 2
+"""The tools of today's agents take a tenth of this."""
+_MEMORY_BYTES: Final = 256 << 20
+_MOST_BYTES: Final = 1 << 20
+_WALL_S: Final = 60.0
+"""Only where the machine gives the process no time."""
+_LOOK_S: Final = 0.05
+_MOST_WAITING: Final = 8
+_KEPT: Final = 256
+_NICENESS: Final = 10
+_FIRST_MASK_S: Final = 0.1
+"""Masks are computed between forward passes, of which they would take as much as a few."""
+_LIMITS: Final[dict[str, Any]] = {
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 50_000,
+}
+"""The library's defaults allow 15 ms for a token, and 500 MB for the states of an answer."""
+TOO_COMPLEX: Final = "compiling it takes too much time or memory"
+
+
+class Guide(NamedTuple):
+    """A tokenizer for llguidance: its description by the `tokenizers` library as JSON, the size of
+    the vocabulary, and the ids that end an answer, None for its own."""
+
+    tokenizer: str
+    vocabulary: int
+    ends: tuple[int, ...] | None
+
+
+class Trial(NamedTuple):
+    """What became of a grammar: why it cannot be used, if it cannot, and the bytes that it took."""
+
+    reason: str
+    taken: int = 0
+
+
+def make_tokenizer(guide: Guide) -> "LLTokenizer":
+    """The tokenizer; a ValueError if llguidance cannot read it."""
+    from llguidance import LLTokenizer  # noqa: PLC0415  (most requests do not need it)
+
+    ends = None if guide.ends is None else list(guide.ends)
+    return LLTokenizer(guide.tokenizer, n_vocab=guide.vocabulary, eos_token=ends)
+
+
+def make_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
+    """The matcher of a grammar, which may be in an error state."""
+    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+    from llguidance._lib import LLParserLimits  # noqa: PLC0415  (it is exported nowhere else)
+
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
+
+
+def validate(grammar: str) -> tuple[bool, list[str]]:
+    """Whether a grammar is wrong, and why, or what is left out of it."""
+    return grammar_process().run(_validate, grammar) or (True, [TOO_COMPLEX])
+
+
+def gbnf_to_lark(grammar: str, tokens: Mapping[str, int]) -> str:
+    """See `gbnf.gbnf_to_lark`."""
+    converted = grammar_process().run(_convert, grammar, tuple(sorted(tokens.items())))
+    wrong, text = converted or (True, TOO_COMPLEX)
+    if wrong:
+        raise ValueError(text)
+    return str(text)
+
+
+def try_out(guide: Guide, grammar: str) -> Trial:
+    """Compiles a grammar and computes its first mask."""
+    return grammar_process().run(_try_out, grammar, guide=guide) or Trial(TOO_COMPLEX)
+
+
+class GrammarProcess:
+    """Runs one task at a time in the process, which starts with the first; any thread may."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._link: Connection | None = None
+        self._guide: Guide | None = None
+        self._known: OrderedDict[bytes, Any] = OrderedDict()
+
+    def run(self, task: Callable[..., Any], *values: Any, guide: Guide | None = None) -> Any:
+        """What a function of this module returns for the values, and for the tokenizer of a guide;
+        None if it had to be killed.
+
+        Raises:
+            QueueFullError: if too many wait for the process already.
+            InvalidRequestError: if nobody waits for the outcome any more.
+        """
+        asked = pickle.dumps((task, values))
+        if len(asked) > _MOST_BYTES:
+            return None
+        key = blake2b(asked).digest()
+        if key in self._known:
+            return self._known[key]
+        if self._waiting >= _MOST_WAITING:
+            raise QueueFullError
+        self._waiting += 1
+        try:
+            with self._lock:
+                if key in self._known:
+                    return self._known[key]
+                found = self._ask(asked, guide)
+                self._known[key] = found
+                if len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+                return found
+        finally:
+            self._waiting -= 1
+
+    def _ask(self, asked: bytes, guide: Guide | None) -> Any:
+        link, left, until = self._linked(guide), CLIENT_LEFT.get(), perf_counter() + _WALL_S
+        try:
+            link.send_bytes(asked)
+            while not link.poll(_LOOK_S):
+                if (left is not None and left.is_set()) or perf_counter() > until:
+                    raise InvalidRequestError("Nobody waits for this grammar.")
+            return link.recv()
+        except BaseException as error:
+            self._kill()
+            if isinstance(error, EOFError | OSError):  # it was killed
+                return None
+            raise
+
+    def _linked(self, guide: Guide | None) -> Connection:
+        """The link to a process that has the tokenizer."""
+        has_ended = self._process is not None and self._process.poll() is not None
+        if has_ended or (guide is not None and self._guide not in (None, guide)):
+            self._kill()
+        if self._link is None:
+            self._link, other = Pipe()
+            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=other.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is not for it
+            )
+            other.close()
+        if guide is not None and self._guide is None:
+            self._link.send(guide)
+            self._guide = guide
+        return self._link
+
+    def _kill(self) -> None:
+        if self._process is not None and self._link is not None:
+            self._process.kill()
+            self._process.wait()
+            self._link.close()
+        self._process = self._link = self._guide = None
+
+
+@cache
+def grammar_process() -> GrammarProcess:
+    """The process of this process."""
+    return GrammarProcess()
+
+
+def serve() -> None:
+    """Does what comes in by descriptor 0 until it is closed."""
+    link, tokenizer = Connection(os.dup(0)), None
+    os.nice(_NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while True:
+        try:
+            asked = link.recv()
+        except EOFError:
+            return
+        if isinstance(asked, Guide):
+            tokenizer = make_tokenizer(asked)
+            continue
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        _bound(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + _CPU_S)
+        _bound(resource.RLIMIT_AS, _pages()[0] + _MEMORY_BYTES if _STATM.exists() else -1)
+        task, values = asked
+        link.send(task(tokenizer, *values))
+
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+def _pages() -> tuple[int, int]:
+    """The bytes of address space and of memory that this process has; 0 where nobody says."""
+    if not _STATM.exists():
+        return 0, 0
+    space, held, *_ = map(int, _STATM.read_text().split())
+    return space * resource.getpagesize(), held * resource.getpagesize()
+
+
+def _bound(kind: int, most: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (most if hard < 0 else min(most, hard), hard))
+
+
+def _validate(_tokenizer: None, grammar: str) -> tuple[bool, list[str]]:
+    from llguidance import LLMatcher  # noqa: PLC0415
+
+    return LLMatcher.validate_grammar_with_warnings(grammar)
+
+
+def _convert(
+    _tokenizer: None, grammar: str, tokens: tuple[tuple[str, int], ...]
+) -> tuple[bool, str]:
+    from akunu_py.text import gbnf  # noqa: PLC0415
+
+    try:
+        return False, gbnf.gbnf_to_lark(grammar, dict(tokens).get)
+    except ValueError as error:
+        return True, str(error)
+
+
+def _try_out(tokenizer: "LLTokenizer", grammar: str) -> Trial:
+    before = _pages()[1]
+    matcher = make_matcher(tokenizer, grammar)
+    begun = perf_counter()
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    took = perf_counter() - begun
+    if matcher.is_error():
+        return Trial(matcher.get_error())
+    return Trial(TOO_COMPLEX if took > _FIRST_MASK_S else "", _pages()[1] - before)
