@@ -38,7 +38,7 @@ Masks = npt.NDArray[np.uint32]
 _BITS: Final = 32
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
-_KEPT_BYTES: Final = 32 << 20
+_KEPT_BYTES: Final = 8 << 20
 _MOST_TRIED: Final = 32
 """How many grammars that others sent may be held at a time."""
 

@@ -26,7 +26,7 @@ from akunu_py.options import (
     Sampling,
 )
 from akunu_py.server.body import MAX_CHARACTERS, Body
-from akunu_py.server.errors import ApiError
+from akunu_py.server.errors import ApiError, BodyError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import tokens_in
 from akunu_py.text.grammar_process import gbnf_to_lark
@@ -88,6 +88,7 @@ _MAX_BIASES: Final = 1024
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
+_MAX_SCHEMA_LENGTH: Final = 1 << 20
 GRAMMAR_FIELDS: Final = (
     "json_schema", "guided_json", "regex", "guided_regex", "grammar", "guided_grammar",
     "guided_choice", "structured_outputs", "response_format", "format", "output_format",
@@ -321,6 +322,8 @@ def read_format(body: Body, name: str) -> Grammar | None:
 def schema_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = False) -> Grammar:
     """JSON of a schema, and what it demands in vain; nothing may be in vain if it is `strict`."""
     grammar = Grammar.json_schema(schema)
+    if len(grammar.source) > _MAX_SCHEMA_LENGTH:
+        raise BodyError(f"A JSON schema must be shorter than {_MAX_SCHEMA_LENGTH} characters.")
     try:
         unmet = unmet_in(f"start: {json_lark(closed(bounded(schema)))}")
         reason = f"a `strict` schema cannot demand {unmet[0]}" if strict and unmet else ""

@@ -16,6 +16,7 @@ from functools import cache
 from hashlib import blake2b
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from math import ceil
 from pathlib import Path
 from threading import Event, Lock
 from time import perf_counter
@@ -30,7 +31,7 @@ CLIENT_LEFT: Final[ContextVar[Event | None]] = ContextVar("client_left", default
 """Set where nobody waits for the outcome any more."""
 
 _CPU_S: Final = 2
-"""The tools of today's agents take a tenth of this."""
+"""A hundred tools take 0.1 s."""
 _MEMORY_BYTES: Final = 256 << 20
 _MOST_BYTES: Final = 1 << 20
 _WALL_S: Final = 60.0
@@ -102,11 +103,18 @@ def try_out(guide: Guide, grammar: str) -> Trial:
 
 
 class GrammarProcess:
-    """Runs one task at a time in the process, which starts with the first; any thread may."""
+    """Runs one task at a time in the process, which starts with the first; any thread may.
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._waiting = 0
+    Attributes:
+        waiting: how many tasks wait or run.
+        starts: how often the process was started.
+    """
+
+    def __init__(self, cpu_s: int = _CPU_S) -> None:
+        self.lock = Lock()
+        self.waiting = 0
+        self.starts = 0
+        self._cpu_s = cpu_s
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection | None = None
         self._guide: Guide | None = None
@@ -126,11 +134,11 @@ class GrammarProcess:
         key = blake2b(asked).digest()
         if key in self._known:
             return self._known[key]
-        if self._waiting >= _MOST_WAITING:
+        if self.waiting >= _MOST_WAITING:
             raise QueueFullError
-        self._waiting += 1
+        self.waiting += 1
         try:
-            with self._lock:
+            with self.lock:
                 if key in self._known:
                     return self._known[key]
                 found = self._ask(asked, guide)
@@ -139,7 +147,7 @@ class GrammarProcess:
                     self._known.popitem(last=False)
                 return found
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def _ask(self, asked: bytes, guide: Guide | None) -> Any:
         link, left, until = self._linked(guide), CLIENT_LEFT.get(), perf_counter() + _WALL_S
@@ -150,7 +158,7 @@ class GrammarProcess:
                     raise InvalidRequestError("Nobody waits for this grammar.")
             return link.recv()
         except BaseException as error:
-            self._kill()
+            self.close()
             if isinstance(error, EOFError | OSError):  # it was killed
                 return None
             raise
@@ -159,10 +167,10 @@ class GrammarProcess:
         """The link to a process that has the tokenizer."""
         has_ended = self._process is not None and self._process.poll() is not None
         if has_ended or (guide is not None and self._guide not in (None, guide)):
-            self._kill()
+            self.close()
         if self._link is None:
             self._link, other = Pipe()
-            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve()"
+            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({self._cpu_s})"
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=other.fileno(),
@@ -171,12 +179,14 @@ class GrammarProcess:
                 start_new_session=True,  # Ctrl-C is not for it
             )
             other.close()
+            self.starts += 1
         if guide is not None and self._guide is None:
             self._link.send(guide)
             self._guide = guide
         return self._link
 
-    def _kill(self) -> None:
+    def close(self) -> None:
+        """Ends the process; the next task starts another."""
         if self._process is not None and self._link is not None:
             self._process.kill()
             self._process.wait()
@@ -190,7 +200,7 @@ def grammar_process() -> GrammarProcess:
     return GrammarProcess()
 
 
-def serve() -> None:
+def serve(cpu_s: int) -> None:
     """Does what comes in by descriptor 0 until it is closed."""
     link, tokenizer = Connection(os.dup(0)), None
     os.nice(_NICENESS)
@@ -204,7 +214,7 @@ def serve() -> None:
             tokenizer = make_tokenizer(asked)
             continue
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _bound(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + _CPU_S)
+        _bound(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + cpu_s)
         _bound(resource.RLIMIT_AS, _pages()[0] + _MEMORY_BYTES if _STATM.exists() else -1)
         task, values = asked
         link.send(task(tokenizer, *values))

@@ -1,0 +1,187 @@
+"""Hostile requests, as the bytes of a connection: what each kind of them costs everybody else.
+
+`tests/server/test_attacks.py` sends each once; `benchmarks.hostile` sends them for minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from string import ascii_lowercase
+from typing import Any, Final
+
+MEGABYTE: Final = 1 << 20
+Data = Callable[[int], bytes]
+"""The bytes of a connection, by its number: what was refused before is known by its content."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of hostile connection.
+
+    Attributes:
+        data: what it sends.
+        connections: how many there are at a time.
+        linger_s: how long each waits for its answer, at most.
+        reads: whether it reads the answer.
+    """
+
+    data: Data
+    connections: int = 4
+    linger_s: float = 20.0
+    reads: bool = True
+
+
+def post(path: str, body: Any, *, early: int = 0) -> bytes:
+    """A request; with `early`, it ends that many bytes before its end."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw[: len(raw) - early]
+
+
+def get(path: str, **headers: str) -> bytes:
+    headers = {"Host": "localhost", "Connection": "close"} | headers
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {text}" for name, text in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _completion(**fields: Any) -> bytes:
+    return post("/completion", {"prompt": "x", "n_predict": 8} | fields)
+
+
+def _chat(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 8} | fields
+
+
+def _patterns(number: int, count: int = 26) -> dict[str, Any]:
+    """Texts that hold each of some letters: an automaton of 2^26 states."""
+    signs = [f"{number}{letter}" for letter in ascii_lowercase[:count]]
+    return {"allOf": [{"type": "string", "pattern": f"^.*{sign}.*$"} for sign in signs]}
+
+
+def _tool(schema: Any, name: str = "f") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+def _object(schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+
+
+def _doubling(number: int) -> str:
+    """A grammar of 2^2500 letters."""
+    rules = "\n".join(f"a{i} ::= a{i + 1} a{i + 1}" for i in range(2500))
+    return f'root ::= a0\n{rules}\na2500 ::= "{number}"'
+
+
+def _referring(number: int) -> dict[str, Any]:
+    """A schema whose references lead to 2^40 others."""
+    parts: dict[str, Any] = {
+        f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}, {"$ref": f"#/$defs/d{i + 1}"}]}
+        for i in range(40)
+    }
+    return {"$ref": "#/$defs/d0", "$defs": parts | {"d40": {"const": number}}}
+
+
+def _nested(number: int) -> Any:
+    schema: Any = {"const": number}
+    for _ in range(400):
+        schema = {"type": "array", "items": schema, "maxItems": 1000, "minItems": 900}
+    return schema
+
+
+LONG: Final = "def f(x):\n    return x + 1  # " * 150_000
+_HALF: Final = LONG[: 4 * MEGABYTE - 1]
+_WIDE: Final = "\ufdfa" * MEGABYTE
+
+ATTACKS: Final[dict[str, Attack]] = {
+    # Grammars.
+    "patterns": Attack(lambda i: _completion(json_schema=_patterns(i))),
+    "fewer patterns": Attack(lambda i: _completion(json_schema=_patterns(i, 12))),
+    "patterns of a tool": Attack(
+        lambda i: post("/v1/chat/completions", _chat(tools=[_tool(_object(_patterns(i)))]))
+    ),
+    "patterns of many tools": Attack(
+        lambda i: post(
+            "/v1/messages",
+            _chat(tools=[{"name": f"f{j}", "input_schema": _object(_patterns(i + j))}
+                         for j in range(100)]),
+        )
+    ),  # fmt: skip
+    "patterns, Ollama": Attack(lambda i: post("/api/chat", _chat(format=_object(_patterns(i))))),
+    "patterns, Responses": Attack(
+        lambda i: post(
+            "/v1/responses",
+            {"input": "x", "text": {"format": {"type": "json_schema", "name": "x",
+                                               "schema": _object(_patterns(i))}}},
+        )
+    ),  # fmt: skip
+    "choices": Attack(lambda i: _completion(guided_choice=[f"{i} {j}" for j in range(200_000)])),
+    "doubling rules": Attack(lambda i: _completion(grammar=_doubling(i))),
+    "long expression": Attack(lambda i: _completion(regex=f"{i}" + "a" * MEGABYTE)),
+    "expression": Attack(lambda i: _completion(regex=f"{i}" + "a" * 60_000)),
+    "repeated repetition": Attack(lambda i: _completion(regex="((a{0,99}){0,99}){0,99}" + f"{i}")),
+    "multiples": Attack(
+        lambda i: _completion(json_schema={"type": "integer", "multipleOf": 1_000_003 + 2 * i})
+    ),
+    "enumeration": Attack(
+        lambda i: _completion(json_schema={"enum": [f"{i} {j}" for j in range(200_000)]})
+    ),
+    "references": Attack(lambda i: _completion(json_schema=_referring(i))),
+    "nested arrays": Attack(lambda i: _completion(json_schema=_nested(i))),
+    "ambiguous grammar": Attack(
+        lambda i: _completion(grammar=f'start: a "{i}"\na: a a | "x" |', n_predict=200)
+    ),
+    "long texts": Attack(
+        lambda i: _completion(json_schema={"type": "string", "minLength": 10**6 + i})
+    ),
+    # Bodies that do not end.
+    "one byte early": Attack(
+        lambda _: post("/completion", b" " * (15 * MEGABYTE), early=1), connections=32
+    ),
+    "no body": Attack(lambda _: post("/completion", b" " * MEGABYTE, early=MEGABYTE), 200),
+    "no end of the head": Attack(lambda _: b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 5_000, 50),
+    # What the event loop would have to do.
+    "pipelined": Attack(lambda _: get("/health", Connection="keep-alive") * 5_000, 2, 2.0),
+    "biases": Attack(
+        lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 4_000, 1.0] for _ in range(1024)])
+    ),
+    "digits": Attack(lambda _: post("/completion", b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 3_000) + b"]}")),
+    "values": Attack(lambda _: _completion(ignored=[[]] * 200_000)),
+    "depth": Attack(lambda _: post("/completion", b"[" * 30_000)),
+    "metadata": Attack(
+        lambda i: post("/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (14 << 20)}})
+    ),
+    "reasoning items": Attack(
+        lambda i: post(
+            "/v1/responses",
+            {"input": [{"type": "reasoning", "encrypted_content": f"{i}" + "y" * (14 << 20)},
+                       {"role": "user", "content": "x"}]},
+        )
+    ),  # fmt: skip
+    "wide letters": Attack(lambda _: post("/tokenize", {"content": _WIDE})),
+    "pieces": Attack(lambda _: post("/tokenize", {"content": _HALF, "with_pieces": True})),
+    "prompts": Attack(lambda _: _completion(prompt=["x"] * 200_000)),
+    "long prompts": Attack(lambda _: _completion(prompt=[LONG[:MEGABYTE]] * 14)),
+    "infill": Attack(
+        lambda i: post(
+            "/infill",
+            {"input_prefix": _HALF, "input_suffix": _HALF,
+             "input_extra": [{"filename": f"{i}", "text": _HALF}]},
+        )
+    ),  # fmt: skip
+    "unread streams": Attack(
+        lambda i: _completion(prompt=f"{i}", stream=True, n_predict=400), 200, reads=False
+    ),
+    "long head": Attack(lambda i: get("/health", Host="a" * 60_000 + f".{i}")),
+    "long origin": Attack(lambda i: get("/health", Origin="http://" + "a." * 30_000 + f"{i}")),
+    # What an answer may cost.
+    "stop strings": Attack(
+        lambda i: _completion(stop=[f"{i} {j}" + "a" * 500 for j in range(64)], n_predict=64)
+    ),
+    "choices of an answer": Attack(
+        lambda i: post("/v1/completions", {"prompt": f"{i}", "n": 16, "max_tokens": 64})
+    ),
+    "urgent": Attack(lambda i: _completion(prompt=f"{i}", n_predict=400, priority=-1e9), 16),
+    "cancelled": Attack(lambda i: _completion(prompt=f"{i}" * 900, n_predict=400), 16, 0.05),
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""Grammars that never end, or take all memory, are refused, and nothing else is."""
+
+import json
+from collections.abc import Iterator
+from string import ascii_lowercase
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from akunu_py.engine import Engine
+from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableRequestError
+from akunu_py.options import Grammar, Options
+from akunu_py.sampling import constraint
+from akunu_py.sampling.constraint import CompiledGrammar, ConstraintFactory
+from akunu_py.text import grammar_process as module
+from akunu_py.text.grammar_process import CLIENT_LEFT, GrammarProcess, gbnf_to_lark, validate
+
+ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*a{sign}.*$"} for sign in ascii_lowercase]}
+"""It asks for an automaton of 2^26 states."""
+
+
+def as_grammar(schema: Any) -> str:
+    return json.dumps({"grammars": [{"json_schema": schema}]})
+
+
+def allocated(_tokenizer: None, size: int) -> int:
+    return len(bytearray(size))
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[GrammarProcess]:
+    """One of its own, which gives up after a second."""
+    made = GrammarProcess(cpu_s=1)
+    monkeypatch.setattr(module, "grammar_process", lambda: made)
+    yield made
+    made.close()
+
+
+def test_what_takes_too_long_is_refused_once_and_for_all(process: GrammarProcess) -> None:
+    for _ in range(2):  # the second time without a trial
+        wrong, (reason,) = validate(as_grammar(ENDLESS))
+        assert wrong
+        assert "too much time or memory" in reason
+    assert validate(as_grammar({"type": "string"})) == (False, [])
+    assert process.starts == 2
+
+
+def test_what_takes_too_much_memory_is_refused(process: GrammarProcess) -> None:
+    assert process.run(allocated, module._MEMORY_BYTES * 2) is None
+    assert process.run(allocated, 1 << 20) == 1 << 20
+
+
+def test_what_is_too_long_is_not_tried(process: GrammarProcess) -> None:
+    wrong, (reason,) = validate("x" * (1 << 20 | 1))
+    assert wrong
+    assert "too much" in reason
+    assert not process.starts
+
+
+def test_a_client_that_leaves_ends_it(process: GrammarProcess) -> None:
+    left = Event()
+    left.set()
+    before = CLIENT_LEFT.set(left)
+    try:
+        with pytest.raises(InvalidRequestError, match="Nobody waits"):
+            validate(as_grammar(ENDLESS))
+    finally:
+        CLIENT_LEFT.reset(before)
+    assert validate(as_grammar({"type": "string"})) == (False, [])
+    assert process.starts == 2
+
+
+def test_only_some_may_wait(process: GrammarProcess) -> None:
+    schemas = [as_grammar({"const": number}) for number in range(module._MOST_WAITING)]
+    with process.lock:
+        threads = [Thread(target=validate, args=(schema,)) for schema in schemas]
+        for thread in threads:
+            thread.start()
+        while process.waiting < len(threads):
+            pass
+        with pytest.raises(QueueFullError):
+            validate(as_grammar({"const": "another"}))
+    for thread in threads:
+        thread.join()
+    assert validate(as_grammar({"const": "another"})) == (False, [])
+
+
+def test_rules_that_double_are_refused(process: GrammarProcess) -> None:
+    rules = "\n".join(f"a{i} ::= a{i + 1} a{i + 1}" for i in range(9000))
+    with pytest.raises(ValueError, match="too much time"):
+        gbnf_to_lark(f'root ::= a0\n{rules}\na9000 ::= "x"', {})
+    assert process.starts == 1
+
+
+def test_an_engine_compiles_what_others_send_with_care(
+    shared_engine: Engine, process: GrammarProcess
+) -> None:
+    good = shared_engine.compile(Options(grammar=Grammar("regex", "a{3}"), max_tokens=9))
+    assert shared_engine.generate("x", good).text == "aaa"
+    bad = Options(grammar=Grammar.json_schema(ENDLESS))
+    with pytest.raises(UnreadableRequestError, match="too much time or memory"):
+        shared_engine.compile(bad)
+    assert shared_engine.compile(Options()) == Options()
+    assert process.starts == 1
+
+
+def test_grammars_of_others_are_counted_while_they_are_held(
+    shared_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constraint, "_MOST_TRIED", 2)
+    monkeypatch.setattr(constraint, "_KEPT_MATCHERS", 0)
+    model = shared_engine.model
+    factory = ConstraintFactory(model.tokenizer, model.vocabulary_size)
+
+    def tried(text: str) -> CompiledGrammar:
+        return factory.compile(Grammar("regex", text), tries=True)
+
+    held = [tried("one"), tried("two")]
+    with pytest.raises(QueueFullError):
+        tried("three")
+    held.pop()
+    assert tried("three").taken < 1 << 24
