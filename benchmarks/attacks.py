@@ -24,13 +24,13 @@ class Attack:
         data: what it sends.
         connections: how many there are at a time.
         linger_s: how long each waits for its answer, at most.
-        reads: whether it reads the answer.
+        answers: whether there is an answer, and it reads it.
     """
 
     data: Data
     connections: int = 4
     linger_s: float = 20.0
-    reads: bool = True
+    answers: bool = True
 
 
 def post(path: str, body: Any, *, early: int = 0) -> bytes:
@@ -104,18 +104,25 @@ ATTACKS: Final[dict[str, Attack]] = {
     "patterns of many tools": Attack(
         lambda i: post(
             "/v1/messages",
-            _chat(tools=[{"name": f"f{j}", "input_schema": _object(_patterns(i + j))}
-                         for j in range(100)]),
+            _chat(
+                tools=[
+                    {"name": f"f{j}", "input_schema": _object(_patterns(i + j))} for j in range(100)
+                ]
+            ),
         )
-    ),  # fmt: skip
+    ),
     "patterns, Ollama": Attack(lambda i: post("/api/chat", _chat(format=_object(_patterns(i))))),
     "patterns, Responses": Attack(
         lambda i: post(
             "/v1/responses",
-            {"input": "x", "text": {"format": {"type": "json_schema", "name": "x",
-                                               "schema": _object(_patterns(i))}}},
+            {
+                "input": "x",
+                "text": {
+                    "format": {"type": "json_schema", "name": "x", "schema": _object(_patterns(i))}
+                },
+            },
         )
-    ),  # fmt: skip
+    ),
     "choices": Attack(lambda i: _completion(guided_choice=[f"{i} {j}" for j in range(200_000)])),
     "doubling rules": Attack(lambda i: _completion(grammar=_doubling(i))),
     "long expression": Attack(lambda i: _completion(regex=f"{i}" + "a" * MEGABYTE)),
@@ -137,28 +144,43 @@ ATTACKS: Final[dict[str, Attack]] = {
     ),
     # Bodies that do not end.
     "one byte early": Attack(
-        lambda _: post("/completion", b" " * (15 * MEGABYTE), early=1), connections=32
+        lambda _: post("/completion", b" " * (15 * MEGABYTE), early=1), 32, answers=False
     ),
-    "no body": Attack(lambda _: post("/completion", b" " * MEGABYTE, early=MEGABYTE), 200),
-    "no end of the head": Attack(lambda _: b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 5_000, 50),
+    "no body": Attack(
+        lambda _: post("/completion", b" " * MEGABYTE, early=MEGABYTE), 200, answers=False
+    ),
+    "no end of the head": Attack(
+        lambda _: b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 5_000, 50, answers=False
+    ),
     # What the event loop would have to do.
     "pipelined": Attack(lambda _: get("/health", Connection="keep-alive") * 5_000, 2, 2.0),
     "biases": Attack(
         lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 4_000, 1.0] for _ in range(1024)])
     ),
-    "digits": Attack(lambda _: post("/completion", b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 3_000) + b"]}")),
+    "digits": Attack(
+        lambda _: post(
+            "/completion",
+            b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 3_000) + b"]}",
+        )
+    ),
     "values": Attack(lambda _: _completion(ignored=[[]] * 200_000)),
     "depth": Attack(lambda _: post("/completion", b"[" * 30_000)),
     "metadata": Attack(
-        lambda i: post("/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (14 << 20)}})
+        lambda i: post(
+            "/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (14 << 20)}}
+        )
     ),
     "reasoning items": Attack(
         lambda i: post(
             "/v1/responses",
-            {"input": [{"type": "reasoning", "encrypted_content": f"{i}" + "y" * (14 << 20)},
-                       {"role": "user", "content": "x"}]},
+            {
+                "input": [
+                    {"type": "reasoning", "encrypted_content": f"{i}" + "y" * (14 << 20)},
+                    {"role": "user", "content": "x"},
+                ]
+            },
         )
-    ),  # fmt: skip
+    ),
     "wide letters": Attack(lambda _: post("/tokenize", {"content": _WIDE})),
     "pieces": Attack(lambda _: post("/tokenize", {"content": _HALF, "with_pieces": True})),
     "prompts": Attack(lambda _: _completion(prompt=["x"] * 200_000)),
@@ -166,12 +188,15 @@ ATTACKS: Final[dict[str, Attack]] = {
     "infill": Attack(
         lambda i: post(
             "/infill",
-            {"input_prefix": _HALF, "input_suffix": _HALF,
-             "input_extra": [{"filename": f"{i}", "text": _HALF}]},
+            {
+                "input_prefix": _HALF,
+                "input_suffix": _HALF,
+                "input_extra": [{"filename": f"{i}", "text": _HALF}],
+            },
         )
-    ),  # fmt: skip
+    ),
     "unread streams": Attack(
-        lambda i: _completion(prompt=f"{i}", stream=True, n_predict=400), 200, reads=False
+        lambda i: _completion(prompt=f"{i}", stream=True, n_predict=400), 200, answers=False
     ),
     "long head": Attack(lambda i: get("/health", Host="a" * 60_000 + f".{i}")),
     "long origin": Attack(lambda i: get("/health", Origin="http://" + "a." * 30_000 + f"{i}")),
@@ -184,4 +209,4 @@ ATTACKS: Final[dict[str, Attack]] = {
     ),
     "urgent": Attack(lambda i: _completion(prompt=f"{i}", n_predict=400, priority=-1e9), 16),
     "cancelled": Attack(lambda i: _completion(prompt=f"{i}" * 900, n_predict=400), 16, 0.05),
-}  # fmt: skip
+}

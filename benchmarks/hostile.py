@@ -53,7 +53,7 @@ def attack(url: str, name: str) -> None:
             ):
                 link.settimeout(kind.linger_s)
                 link.sendall(data)
-                if not kind.reads:
+                if not kind.answers:
                     sleep(kind.linger_s)
                 while perf_counter() < until and link.recv(1 << 16):
                     pass

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from threading import Lock
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -38,6 +39,10 @@ Masks = npt.NDArray[np.uint32]
 _BITS: Final = 32
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
+_GRACE_S: Final = 0.5
+_ROW_S: Final = 0.02
+"""What a grammar may take for a token on average, beyond its grace: usual ones take 0.1 ms. Others
+wait meanwhile."""
 _KEPT_BYTES: Final = 8 << 20
 _MOST_TRIED: Final = 32
 """How many grammars that others sent may be held at a time."""
@@ -50,6 +55,7 @@ class GrammarPart:
     def __init__(self, matcher: "LLMatcher", start: int) -> None:
         self._matcher, self._start = matcher, start
         self._taken = 0  # tokens of the part that the matcher has seen
+        self._allowed_s = _GRACE_S
 
     @property
     def complete(self) -> bool:
@@ -57,14 +63,19 @@ class GrammarPart:
 
     def fill(self, mask: Masks) -> None:
         """Sets which tokens may follow those taken, in one row."""
+        begun = thread_time()
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        self._allowed_s += _ROW_S
+        self._spend(thread_time() - begun)
         self.check()
 
     def allowed_length(self, tokens: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(tokens)) if tokens else 0
 
     def forced_tokens(self) -> Sequence[int]:
+        begun = thread_time()
         forced = self._matcher.compute_ff_tokens()
+        self._spend(thread_time() - begun)
         self.check()
         return forced
 
@@ -82,6 +93,13 @@ class GrammarPart:
         if length < self._taken:
             self._matcher.rollback(self._taken - length)
             self._taken = length
+
+    def _spend(self, seconds: float) -> None:
+        self._allowed_s -= seconds
+        if self._allowed_s < 0:
+            raise UnreadableRequestError(
+                "The grammar is too complex to follow: it takes too long for each token."
+            )
 
     def check(self) -> None:
         """Raises UnreadableRequestError if the grammar turned out to be too complex."""

@@ -320,3 +320,10 @@ def test_a_draft_may_wake_it(engine: Engine) -> None:
     assert held.extend(5, encode("a<c>x")) == 4
     assert held.extend(5, encode("abc <")) == 5
     assert held.allowed_length(encode("c>1!")) == 3
+
+
+def test_a_grammar_that_takes_long_for_each_token_is_given_up(engine: Engine) -> None:
+    text = "ab cd " * 200_000
+    options = Options(grammar=Grammar("lark", f'start: "x" "{text}"'), max_tokens=200)
+    with pytest.raises(UnreadableRequestError, match="too long for each token"):
+        engine.generate("x", options)
