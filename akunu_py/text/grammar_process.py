@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import cache
 from hashlib import blake2b
+from math import ceil
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from math import ceil
 from pathlib import Path
 from threading import Event, Lock
 from time import perf_counter, process_time
@@ -170,7 +170,8 @@ class GrammarProcess:
             self.close()
         if self._link is None:
             self._link, other = Pipe()
-            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({self._cpu_s})"
+            code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; "
+            code += f"serve({self._cpu_s})"
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=other.fileno(),
@@ -210,7 +211,10 @@ def serve(cpu_s: int) -> None:
             asked = link.recv()
         except EOFError:
             return
-        if isinstance(asked, Guide):
+        if isinstance(asked, Guide):  # the model's, so it may take what it needs
+            for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+                hard = resource.getrlimit(kind)[1]
+                resource.setrlimit(kind, (hard, hard))
             tokenizer = make_tokenizer(asked)
             continue
         used = resource.getrusage(resource.RUSAGE_SELF)
