@@ -26,7 +26,7 @@ from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization
 from akunu_py.text.tokenizer import Tokenizer
 
-_CONTEXT_KEYS: Final = (
+CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
     "model_max_length", "max_context_length",
 )  # fmt: skip
@@ -105,7 +105,7 @@ class TargetModel:
     @property
     def context_length(self) -> int:
         """How many tokens the model was trained for."""
-        return self._setting(*_CONTEXT_KEYS) or _FALLBACK_CONTEXT
+        return self._setting(*CONTEXT_KEYS) or _FALLBACK_CONTEXT
 
     def _setting(self, *names: str) -> int | None:
         """The first whole number with one of these names in the configuration, or else in what
