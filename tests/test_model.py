@@ -15,6 +15,7 @@ from akunu_py.machine.backend import Backend, find_backend
 from akunu_py.model.files import bundled_model, find_model, model_name, tokenizer_fingerprint
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
+from tests.architectures import make_model
 
 
 @pytest.fixture
@@ -99,6 +100,13 @@ def test_a_broken_model_is_one_sentence(
     assert "\n" not in text
     assert text.endswith(".")
     assert len(text) < 500
+
+
+def test_a_size_that_only_a_forward_pass_notices_is_one_sentence() -> None:
+    model = make_model("gemma3")
+    model.network.language_model.model.sliding_window_pattern = 10**9
+    with pytest.raises(ModelLoadError, match=r"cannot compute what its config\.json says"):
+        model.cache_bytes(1)
 
 
 @pytest.mark.parametrize(

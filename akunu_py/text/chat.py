@@ -57,10 +57,8 @@ class ChatTemplate:
         used = wrapped.chat_template
         for each in used.values() if isinstance(used, dict) else (used,):
             if isinstance(each, str) and _runs_away(each):
-                raise ModelLoadError(
-                    "The model's chat template takes too much time or memory; give another one "
-                    "with --chat-template."
-                )
+                why = "The chat template takes too much time or memory; see --chat-template."
+                raise ModelLoadError(why)
         if source is not None:
             _refuse_broken(wrapped)
 

@@ -336,16 +336,16 @@ def test_a_cancelled_sequence_ends_with_the_next_forward(engine: FakeEngine) -> 
     kind=st.sampled_from(Kind),
     chunks=st.integers(1, 3),
     parallel=st.integers(1, MAX_PARALLEL),
-    ranks=st.sampled_from([1, 3, 9]),
     rivals=st.sampled_from([(1, 1), (40, 1), (1, 40), (30, 30)]),
     seed=st.integers(0, 1 << 16),
 )
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_no_priority_keeps_a_request_waiting_forever(
-    kind: Kind, chunks: int, parallel: int, ranks: int, rivals: tuple[int, int], seed: int
+    kind: Kind, chunks: int, parallel: int, rivals: tuple[int, int], seed: int
 ) -> None:
     """More urgent ones come whenever any ends, so that there are always some for every place."""
     draw, engine = Random(seed), FakeEngine(Scheduler(parallel))
+    ranks = draw.choice([1, 3, 9])
 
     def crowd() -> None:
         while len(engine.scheduler.running) + len(engine.waiting) < 4 * parallel:
