@@ -344,7 +344,8 @@ def test_no_priority_keeps_a_request_waiting_forever(
     kind: Kind, chunks: int, parallel: int, rivals: tuple[int, int], seed: int
 ) -> None:
     """More urgent ones come whenever any ends, so that there are always some for every place."""
-    draw, engine = Random(seed), FakeEngine(Scheduler(parallel))
+    draw = Random(seed)
+    engine = FakeEngine(Scheduler(parallel), memory=draw.choice([12, 1 << 30]))
     ranks = draw.choice([1, 3, 9])
 
     def crowd() -> None:
