@@ -25,6 +25,7 @@ from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization
+from akunu_py.text.json_schema import one_line
 from akunu_py.text.tokenizer import Tokenizer
 
 CONTEXT_KEYS: Final = (
@@ -236,7 +237,7 @@ class TargetModel:
             for cache in caches:
                 self.network(mx.array([[0]]), cache=cache.layers)
         except Exception as error:  # its sizes fit the weights, and something else does not
-            why = f"{self.name} cannot compute what its config.json says ({error})."
+            why = f"{self.name} cannot compute what its config.json says ({one_line(str(error))})."
             raise ModelLoadError(why) from error
         least = caches[0].estimate(0)
         more, *_, whole = (cache.estimate(1) - least for cache in (*caches, caches[-1]))

@@ -87,11 +87,8 @@ class Job:
     def replaces(self, older: "Job") -> bool:
         """Whether a client sends this job in place of an older one: it names the same slot, and
         the user has typed or deleted text before the same gap. Without a gap, the texts must begin
-        alike.
-
-        Other machines replace nothing. Programs of one machine, or behind one proxy, cannot be told
-        apart: plugins send no name, and all share the API key. There only the text tells.
-        """
+        alike. It comes from the same address: programs of one machine, or behind one proxy, cannot
+        be told apart, because plugins send no name and all share the API key."""
         if self.slot is None or (self.slot, self.peer) != (older.slot, older.peer):
             return False
         (before, gap), (old_before, old_gap) = self._split(), older._split()

@@ -75,7 +75,7 @@ def reserved_names() -> frozenset[str]:
 @cache
 def _runs_away(source: str) -> bool:
     """Whether a template does not end by itself for a plain conversation."""
-    trial = [sys.executable, "-P", template_trial.__file__]
+    trial = [sys.executable, "-P", "-X", "utf8", template_trial.__file__]
     ended = subprocess.run(trial, input=source.encode(), capture_output=True, check=False)
     return ended.returncode < 0 or ended.returncode == template_trial.TOO_MUCH
 

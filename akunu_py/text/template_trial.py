@@ -15,10 +15,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 TOO_MUCH: Final = 3
 _LIMITS: Final = {resource.RLIMIT_CPU: 2, resource.RLIMIT_AS: 1 << 30}
 """Seconds and bytes: a usual template takes milliseconds, and with Python less than 100 MB."""
+_MOST_CHARACTERS: Final = 1 << 24  # more than any context, for so short a conversation
 
 if __name__ == "__main__":
     for kind, most in _LIMITS.items():
-        with suppress(ValueError, OSError):  # macOS limits no memory; filling it takes time, too
+        with suppress(ValueError, OSError):  # macOS limits no memory
             resource.setrlimit(kind, (most, most))
     try:
         # As in transformers, which takes ten times as long to import.
@@ -26,6 +27,7 @@ if __name__ == "__main__":
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
         )
         asked = {"messages": [{"role": "user", "content": "?"}], "add_generation_prompt": True}
-        sandbox.from_string(sys.stdin.read()).render(asked)
+        is_over = len(sandbox.from_string(sys.stdin.read()).render(asked)) > _MOST_CHARACTERS
     except Exception as error:  # whatever else it raises, it ends
-        sys.exit(TOO_MUCH if isinstance(error, MemoryError) else 0)
+        is_over = isinstance(error, MemoryError)
+    sys.exit(TOO_MUCH if is_over else 0)
