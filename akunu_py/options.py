@@ -136,7 +136,7 @@ class ModelOptions:
         "16: the first 4 and the last ones; the model forgets those between", within=Range(16),
         shown="all")
     pipeline: bool = option(False, "with `mlx.launch`: give each process some of the layers, "
-        "instead of a part of each")
+        "instead of a part of each; messages are not encrypted, nor is it checked who sends them")
     # A chunk of a prompt takes less, even where the processes are far apart.
     rank_timeout: float = option(60.0, "with `mlx.launch`: seconds after which a process that does "
         "not answer counts as lost", within=Range(0, MAX_WAIT_S, above=True), metavar="S",

@@ -143,7 +143,10 @@ class Scheduler:
         if any(one.lacks_memory for one in self.running):
             return None
         for sequence in sorted(self.waiting, key=_order):
-            if sum(one.rank <= sequence.rank for one in self.running) >= self.parallel:
+            better = [one for one in self.running if one.rank <= sequence.rank]
+            if sequence.passed >= PATIENCE:  # or urgent ones that keep coming would starve it
+                better = [one for one in better if one.arrival < sequence.arrival]
+            if len(better) >= self.parallel:
                 continue
             if sequence.phase is Phase.NEW:
                 runner.encode(sequence)
@@ -187,10 +190,11 @@ class Scheduler:
         return chosen
 
 
-def _order(sequence: Sequence) -> tuple[bool, bool, tuple[int, bool], int]:
-    """The place of a sequence among others; lower goes first."""
-    has_patience = sequence.passed < PATIENCE
-    return not sequence.cancelled, has_patience, sequence.rank, sequence.arrival
+def _order(sequence: Sequence) -> tuple[bool, int, tuple[int, bool], int]:
+    """The place of a sequence among others; lower goes first. Of those without patience it is the
+    one that was passed most, so that the urgent ones among them do not take all turns."""
+    impatience = max(0, sequence.passed - PATIENCE + 1)
+    return not sequence.cancelled, -impatience, sequence.rank, sequence.arrival
 
 
 def _next_to_prefill(first: Sequence, running: list[Sequence]) -> Sequence:

@@ -15,6 +15,7 @@ from akunu_py.machine.backend import Backend, find_backend
 from akunu_py.model.files import bundled_model, find_model, model_name, tokenizer_fingerprint
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
+from tests.architectures import make_model
 
 
 @pytest.fixture
@@ -73,6 +74,11 @@ def own_code(folder: Path) -> None:
             "do not fit its config.json|does not load",
         ),
         (lambda folder: change_config(folder, num_hidden_layers=3), "do not fit its config.json"),
+        (lambda folder: change_config(folder, num_hidden_layers=10**9), "layers 1000000000, which"),
+        (lambda folder: change_config(folder, text_config={"n_layer": 10**9}), "which cannot be"),
+        (lambda folder: change_config(folder, max_position_embeddings=10**15), "which cannot be"),
+        (lambda folder: change_config(folder, max_position_embeddings=-1), "which cannot be"),
+        (lambda folder: (folder / "config.json").write_text("[" * 10**5), "cannot be read"),
         (
             lambda folder: change_config(folder, model_type="megatronosaurus"),
             "'megatronosaurus', which the installed mlx-lm does not know",
@@ -94,6 +100,13 @@ def test_a_broken_model_is_one_sentence(
     assert "\n" not in text
     assert text.endswith(".")
     assert len(text) < 500
+
+
+def test_a_size_that_only_a_forward_pass_notices_is_one_sentence() -> None:
+    model = make_model("gemma3")
+    model.network.language_model.model.sliding_window_pattern = 10**9
+    with pytest.raises(ModelLoadError, match=r"cannot compute what its config\.json says"):
+        model.cache_bytes(1)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ _TOKENIZER_FILES: Final = (
     "tokenizer*", "tokenization*.py", "vocab*", "merges.txt", "added_tokens.json",
     "special_tokens_map.json", "*.tiktoken", "tiktoken.model",
 )  # fmt: skip
-_WEIGHTS: Final = "model*.safetensors"
+WEIGHTS: Final = "model*.safetensors"
 _HUB_FILES: Final = (
     "*.json", "*.jsonl", "*.py", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.txt",
     "*.jinja",
@@ -51,7 +51,7 @@ def find_model(name: str, *, weights: bool = True) -> Path:
     if folder.exists():
         raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
     if is_hub_name(name):
-        return _checked(_from_hub(name, [*_HUB_FILES, *([_WEIGHTS] if weights else [])]))
+        return _checked(_from_hub(name, [*_HUB_FILES, *([WEIGHTS] if weights else [])]))
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
 
 
@@ -68,23 +68,23 @@ def tokenizer_fingerprint(folder: Path) -> bytes:
 
 def weight_bytes(folder: Path) -> int:
     """What the files of a model's weights take, as they are."""
-    return sum(path.stat().st_size for path in folder.glob(_WEIGHTS) if path.is_file())
+    return sum(path.stat().st_size for path in folder.glob(WEIGHTS) if path.is_file())
 
 
 def fault_of_weights(folder: Path) -> str | None:
     """What can be seen to be wrong with the files of a model's weights, in a sentence."""
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
         for name in sorted(set(index["weight_map"].values())):
             if not (folder / name).exists():
                 return f"{folder} has no {name}, a part of its weights; download the model again."
-    paths = list(folder.glob(_WEIGHTS))
+    paths = list(folder.glob(WEIGHTS))
     for path in paths:
         if not path.is_file():
             return f"{path} is not a file; download the model again."
         if not os.access(path, os.R_OK):
             return f"This user may not read {path}; change its permissions."
-    return None if paths else f"{folder} has no {_WEIGHTS}: its weights are missing."
+    return None if paths else f"{folder} has no {WEIGHTS}: its weights are missing."
 
 
 def find_adapter(path: str) -> Path:
@@ -121,7 +121,7 @@ def _checked(folder: Path) -> Path:
             f"{folder} is not a model: it has no config.json. GGUF files do not load in MLX; "
             "use a model in safetensors form, for example from mlx-community."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelLoadError(f"{config} cannot be read: {reason}.") from error
     if not isinstance(settings, dict):

@@ -4,6 +4,7 @@ A folder or a hub name comes in; every failure to load becomes a `ModelLoadError
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,13 +21,14 @@ from akunu_py.machine.backend import Backend, WeightLayout
 from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import (
+    WEIGHTS,
     fault_of_weights,
     find_adapter,
     find_model,
     model_name,
     weight_bytes,
 )
-from akunu_py.model.target_model import TargetModel
+from akunu_py.model.target_model import CONTEXT_KEYS, TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer
@@ -36,6 +38,9 @@ _OWN_TEMPLATE: Final = ChatTemplate()
 _COUNTS_KEYS: Final = "afm7"
 """The model of mlx-lm that takes the position of a query from the number of keys, which a bounded
 layer does not keep; `tests/cache/test_bounded_caches.py` finds it."""
+
+_LAYERS: Final = re.compile(r"n(um)?_(\w+_)?layers?")
+_MAX_POSITION: Final = 2**31 - 1  # MLX counts positions in 32 bits
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,9 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
         options.chat_template, options.use_default_chat_template, options.chat_template_args or {}
     )
     try:
+        paths = () if fault_of_weights(folder) else folder.glob(WEIGHTS)
+        tensors = sum(len(mx.load(str(path))) for path in paths)
+        _check_sizes(folder, utils.load_config(folder), tensors)
         network, config = utils.load_model(
             folder, lazy=ranks > 1, trust_remote_code=options.trust_remote_code
         )
@@ -123,6 +131,21 @@ def _check_memory(folder: Path, needed: int) -> None:
             f"{free / 2**30:.1f} GiB are free: {MORE_MEMORY}, or take a model with fewer "
             "weights or bits."
         )
+
+
+def _check_sizes(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
+    """Refuses more layers than tensors, which mlx-lm would build for hours, and contexts that MLX
+    cannot count. Wrong sizes of tensors do not fit the weights, as mlx-lm says."""
+    for name, size in config.items():
+        if isinstance(size, dict):
+            _check_sizes(folder, size, tensors)
+        elif isinstance(size, int):
+            has_layers = not _LAYERS.fullmatch(name) or size <= tensors or not tensors
+            if not has_layers or (name in CONTEXT_KEYS and not 0 <= size <= _MAX_POSITION):
+                raise ModelLoadError(
+                    f"The config.json in {folder} says {name} {size}, which cannot be; download "
+                    "the model again."
+                )
 
 
 def fit_caches(

@@ -21,12 +21,14 @@ from akunu_py.cache.batched import BatchedRows, batched_layers
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache
 from akunu_py.cache.states import make_recordable, record
+from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
 from akunu_py.options import KVQuantization
+from akunu_py.text.json_schema import one_line
 from akunu_py.text.tokenizer import Tokenizer
 
-_CONTEXT_KEYS: Final = (
+CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
     "model_max_length", "max_context_length",
 )  # fmt: skip
@@ -105,7 +107,7 @@ class TargetModel:
     @property
     def context_length(self) -> int:
         """How many tokens the model was trained for."""
-        return self._setting(*_CONTEXT_KEYS) or _FALLBACK_CONTEXT
+        return self._setting(*CONTEXT_KEYS) or _FALLBACK_CONTEXT
 
     def _setting(self, *names: str) -> int | None:
         """The first whole number with one of these names in the configuration, or else in what
@@ -231,8 +233,12 @@ class TargetModel:
         caches = [self.make_cache(self.context_length, quantized_start=0)]
         if self.kv_quantization is not None:
             caches.append(self.make_cache(self.context_length, quantized_start=self.context_length))
-        for cache in caches:
-            self.network(mx.array([[0]]), cache=cache.layers)
+        try:
+            for cache in caches:
+                self.network(mx.array([[0]]), cache=cache.layers)
+        except Exception as error:  # its sizes fit the weights, and something else does not
+            why = f"{self.name} cannot compute what its config.json says ({one_line(str(error))})."
+            raise ModelLoadError(why) from error
         least = caches[0].estimate(0)
         more, *_, whole = (cache.estimate(1) - least for cache in (*caches, caches[-1]))
         return least, more, whole

@@ -67,14 +67,19 @@ def create_app(service: Service) -> ASGIApp:
     for endpoint in endpoints:
         path = paths.setdefault(endpoint.path, _Path(service, threads))
         path.endpoints[endpoint.method] = endpoint
+    routes = [Route(path, handler) for path, handler in paths.items()]
+
+    def shown(path: str) -> str:
+        return next((route.path for route in routes if route.path_regex.match(path)), path)
+
     app: ASGIApp = Router(
-        [Route(path, handler) for path, handler in paths.items()],
+        routes,
         redirect_slashes=False,  # most clients do not follow a redirected POST
         default=_not_found,
     )
     app = DisconnectMiddleware(app, settings)
     app = AccessMiddleware(app, settings, {each.path for each in endpoints if each.is_open})
-    app = RequestLog(app, _error_form)
+    app = RequestLog(app, _error_form, shown)
     return allow_pages(app, settings.origins)
 
 
@@ -113,6 +118,7 @@ class _Path:
                 HTTPStatus.METHOD_NOT_ALLOWED,
                 f"{scope['path']} takes {allowed}, not {method}.",
                 headers={"Allow": allowed},
+                quotes=True,
             )
         if method != "POST":
             response = endpoint.handler(self._service, Body(scope["path_params"]))

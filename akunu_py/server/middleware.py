@@ -52,7 +52,8 @@ class RequestLog:
     """Turns errors into responses, unless a response has begun, and logs a line for each request:
     method, path, status, duration, and why it was refused.
 
-    The line has no content of the request. The application leaves the status in the scope: if this
+    The line has no content of the request, nor what the path says of a client's own: `shown` makes
+    `/v1/responses/{id:path}` of it. The application leaves the status in the scope: if this
     class wrapped `send`, every streamed token would pass through the wrapper. `error_form` returns,
     for a path, the function that makes the JSON object for an error.
     """
@@ -61,9 +62,11 @@ class RequestLog:
         self,
         app: ASGIApp,
         error_form: Callable[[str], Callable[[ApiError], dict[str, Any]]],
+        shown: Callable[[str], str],
     ) -> None:
         self._app = app
         self._error_form = error_form
+        self._shown = shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = perf_counter()
@@ -74,7 +77,7 @@ class RequestLog:
                 await JSONAnswer(body, error.status, error.headers)(scope, receive, send)
         finally:
             took_ms = (perf_counter() - begun) * 1000
-            path, status = ascii(scope["path"])[1:-1], scope.get(STATUS, _CLIENT_LEFT)
+            path, status = ascii(self._shown(scope["path"]))[1:-1], scope.get(STATUS, _CLIENT_LEFT)
             why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
             level = logging.DEBUG if scope["path"] == _POLLED else logging.INFO
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)

@@ -44,6 +44,7 @@ class Job:
             has a whole line, so that a slow machine still completes something. None for no limit.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
+        peer: the address of the client, without its port: plugins open a connection a request.
         encoded: the prompt in ids, once `Service.encode` has made them.
         overdue: whether its deadline has passed.
     """
@@ -53,6 +54,7 @@ class Job:
     predict_s: float | None = None
     slot: int | None = None
     is_chat: bool = False
+    peer: str = field(default="", init=False)
     encoded: EncodedPrompt | None = field(default=None, init=False)
     sequence: Sequence = field(init=False)
     events: EventStream = field(init=False)
@@ -85,8 +87,9 @@ class Job:
     def replaces(self, older: "Job") -> bool:
         """Whether a client sends this job in place of an older one: it names the same slot, and
         the user has typed or deleted text before the same gap. Without a gap, the texts must begin
-        alike."""
-        if self.slot is None or self.slot != older.slot:
+        alike. It comes from the same address: programs of one machine, or behind one proxy, cannot
+        be told apart, because plugins send no name and all share the API key."""
+        if self.slot is None or (self.slot, self.peer) != (older.slot, older.peer):
             return False
         (before, gap), (old_before, old_gap) = self._split(), older._split()
         shared = min(len(before), len(old_before))
@@ -281,20 +284,20 @@ class Service:
                 task.cancel()
 
     def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> None:
-        """Starts a job; the first of a request may be refused, and may replace older jobs."""
+        """Starts a job; the first of a request may be refused, or else may replace older jobs."""
         if self._stopping:
             raise UnavailableError(_SHUTTING_DOWN)
         _ = self.engine  # raises while there is none
-        for older in self.active if is_first else ():
-            if job.replaces(older):
-                sentence = "A newer request has replaced this one."
-                older.events.abort(ApiError(HTTPStatus.CONFLICT, sentence, "superseded_error"))
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)
         job.sequence = Sequence(job.encoded or job.prompt, job.options, job.kind)
         if job.encoded is not None:
             job.sequence.stats.prompt_tokens = len(job.encoded.tokens)
         job.events = self.worker.stream(job.sequence, queues=is_first)
+        for older in self.active if is_first else ():
+            if job.replaces(older):
+                sentence = "A newer request has replaced this one."
+                older.events.abort(ApiError(HTTPStatus.CONFLICT, sentence, "superseded_error"))
         self.active.append(job)
         # A deadline needs each event when it happens.
         end_only = end_only and job.predict_s is None

@@ -174,6 +174,8 @@ class JobAnswer(Response):
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for job in self._jobs:
+            job.peer, _ = scope.get("client") or ("", 0)
         if self._streams:
             await self._stream(scope, send)
         else:

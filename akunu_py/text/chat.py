@@ -4,6 +4,8 @@ The ids of an answer are kept as they were generated, because encoding its text 
 differently. So the prompt of the next turn begins with the ids that the cache holds already.
 """
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,6 +13,7 @@ from inspect import signature
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
+from akunu_py.text import template_trial
 from akunu_py.text.tokenizer import Message, Tokenizer
 
 _CHATML: Final = (
@@ -41,7 +44,7 @@ class ChatTemplate:
         """Gives the template to what `mlx_lm.utils.load_tokenizer` returned.
 
         Raises:
-            ModelLoadError: if it is not valid Jinja.
+            ModelLoadError: if it is not valid Jinja, or takes far too much time or memory.
             InvalidRequestError: if a variable has a reserved name.
         """
         for name in reserved_names().intersection(self.args):
@@ -51,6 +54,12 @@ class ChatTemplate:
             source = _CHATML
         if source is not None:  # again, because transformers prefers the model's template file
             wrapped.chat_template, wrapped.has_chat_template = source, True
+        used = wrapped.chat_template
+        for each in used.values() if isinstance(used, dict) else (used,):
+            if isinstance(each, str) and _runs_away(each):
+                why = "The chat template takes too much time or memory; see --chat-template."
+                raise ModelLoadError(why)
+        if source is not None:
             _refuse_broken(wrapped)
 
 
@@ -61,6 +70,14 @@ def reserved_names() -> frozenset[str]:
 
     render = signature(PreTrainedTokenizerBase.apply_chat_template)
     return frozenset((*render.parameters, "messages"))
+
+
+@cache
+def _runs_away(source: str) -> bool:
+    """Whether a template does not end by itself for a plain conversation."""
+    trial = [sys.executable, "-P", "-X", "utf8", template_trial.__file__]
+    ended = subprocess.run(trial, input=source.encode(), capture_output=True, check=False)
+    return ended.returncode < 0 or ended.returncode == template_trial.TOO_MUCH
 
 
 def _refuse_broken(wrapped: Any) -> None:

@@ -332,6 +332,38 @@ def test_a_cancelled_sequence_ends_with_the_next_forward(engine: FakeEngine) -> 
     assert engine.ended == ["d"]
 
 
+@given(
+    kind=st.sampled_from(Kind),
+    chunks=st.integers(1, 3),
+    parallel=st.integers(1, MAX_PARALLEL),
+    rivals=st.sampled_from([(1, 1), (40, 1), (1, 40), (30, 30)]),
+    seed=st.integers(0, 1 << 16),
+)
+@settings(max_examples=50)
+def test_no_priority_keeps_a_request_waiting_forever(
+    kind: Kind, chunks: int, parallel: int, rivals: tuple[int, int], seed: int
+) -> None:
+    """More urgent ones come whenever any ends, so that there are always some for every place."""
+    draw = Random(seed)
+    engine = FakeEngine(Scheduler(parallel), memory=draw.choice([12, 1 << 30]))
+    ranks = draw.choice([1, 3, 9])
+
+    def crowd() -> None:
+        while len(engine.scheduler.running) + len(engine.waiting) < 4 * parallel:
+            engine.put("rival", *rivals, priority=-draw.choice([1, 10**9]) - draw.randrange(ranks))
+
+    crowd()
+    plain = engine.put("plain", chunks, 2, kind)
+    # Each forward of its own comes after at most this many, and its place after as many answers.
+    turn = 4 * (PATIENCE + 2 * parallel)
+    for _ in range((sum(rivals) + chunks) * turn):
+        crowd()
+        engine.step()
+        if plain.phase is Phase.DONE:
+            return
+    pytest.fail(f"it starves, {plain.phase}")
+
+
 requests = st.lists(
     st.tuples(
         st.integers(0, 30),  # when it arrives

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,30 @@ def test_the_log_says_why_a_request_was_refused(live: LiveServer) -> None:
     line = live.log.wait_for("POST /infill 400")
     assert line.endswith("ms: `input_prefix` is missing.")
     assert "secret" not in line
+
+
+SECRETIVE = [
+    ("GET", "/v1/responses/resp_secret", {}, "GET /v1/responses/{id:path} 404"),
+    ("DELETE", "/v1/responses/resp_secret", {}, "DELETE /v1/responses/{id:path} 404"),
+    ("POST", "/v1/responses/resp_secret/cancel", {}, "POST /v1/responses/{id:path} 405"),
+    ("GET", "/v1/models/secret", {}, "GET /v1/models/{model:path} 404"),
+    ("POST", "/v1/responses", {"previous_response_id": "resp_secret"}, "POST /v1/responses 400"),
+    ("POST", "/api/show", {"model": "secret"}, "POST /api/show 404"),
+    ("POST", "/completion", {"prompt": "a", "grammar": "secret"}, "POST /completion 400"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", SECRETIVE, ids=lambda asked: asked[3])
+def test_the_log_quotes_no_request(
+    live: LiveServer, guarded: LiveServer, asked: tuple[str, str, Any, str]
+) -> None:
+    method, path, body, logged = asked
+    for server in (live, guarded):  # also without the key
+        server.reset()
+        server.client.request(method, path, json=body)
+        line = server.log.wait_for(f"{method} ")
+        assert "secret" not in line
+        assert server is guarded or logged in line
 
 
 def test_prompts_are_logged_only_on_request(

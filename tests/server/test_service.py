@@ -15,6 +15,7 @@ import akunu_py
 from akunu_py.events import EventStream
 from akunu_py.options import MAX_SLOTS
 from akunu_py.server import wire
+from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
 from tests.server.live import HeldEngine, LiveServer, serve
 from tests.server.load import Load
@@ -154,6 +155,34 @@ def test_a_refused_request_replaces_nothing(held: LiveServer, engine: HeldEngine
             assert answer.status_code == 400
         engine.release()
         assert older.result().json()["tokens_predicted"] == 2
+
+
+def test_a_request_that_finds_the_queue_full_replaces_nothing(
+    held: LiveServer, engine: HeldEngine
+) -> None:
+    engine.hold(after=0)
+    with ThreadPoolExecutor() as pool:
+        older = pool.submit(held.post, "/completion", completion(id_slot=0, n_predict=2))
+        engine.wait_until_held()
+        waiting = pool.submit(held.post, "/completion", completion(n_predict=1))
+        while not held.service.worker.queue_depth:
+            pass
+        assert held.post("/completion", completion(id_slot=0)).status_code == 429
+        engine.release()
+        assert older.result().json()["tokens_predicted"] == 2
+        assert waiting.result().status_code == 200
+
+
+def test_another_machine_replaces_nothing(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=0)
+    with held.dial("/completion", completion(id_slot=0)):
+        engine.wait_until_held()
+        (older,) = held.service.active
+        newer = Job(older.prompt, older.options, slot=0)
+        newer.peer = older.peer
+        assert newer.replaces(older)
+        newer.peer = "192.0.2.7"
+        assert not newer.replaces(older)
 
 
 @pytest.mark.parametrize(

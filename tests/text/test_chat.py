@@ -53,6 +53,14 @@ def test_it_replaces_the_models_own(copy: Path) -> None:
     assert rendered(copy, ChatTemplate(OTHER)).startswith("Hi|")
 
 
+def test_one_of_the_model_that_never_ends_is_refused(copy: Path) -> None:
+    many = "{% for i in range(99999) %}"
+    (copy / "chat_template.jinja").write_text(f"{many}{many}{'{% endfor %}' * 2}")
+    with pytest.raises(ModelLoadError, match="--chat-template"):
+        rendered(copy, ChatTemplate())
+    assert rendered(copy, ChatTemplate(OTHER)).startswith("Hi|")
+
+
 def test_the_default_is_for_models_without_one(copy: Path) -> None:
     usual = rendered(copy, ChatTemplate())
     assert rendered(copy, ChatTemplate(use_default=True)) == usual
@@ -74,6 +82,9 @@ def test_variables_are_set_and_a_request_replaces_them(copy: Path) -> None:
     [
         (ChatTemplate("{% if %}"), "not valid Jinja, in line 1: Expected an expression"),
         (ChatTemplate("{{ 1 }}\n{{ messages[ }}"), "not valid Jinja, in line 2"),
+        (ChatTemplate("{{ 'a' * 10**10 }}"), "too much time or memory"),
+        (ChatTemplate("{{ 'a' * 10**8 }}"), "too much time or memory"),
+        (ChatTemplate("{{ 9**(9**9) }}"), "too much time or memory"),
         (ChatTemplate(args={"tools": []}), "cannot set `tools`"),
         (ChatTemplate(args={"messages": []}), "cannot set `messages`"),
         (ChatTemplate(args={"chat_template": "x"}), "cannot set `chat_template`"),
