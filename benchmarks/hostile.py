@@ -2,11 +2,11 @@
 
     python -m benchmarks.hostile [--quick] [--attacks NAME ...] [--seconds 8]
 
-Each kind of attack of `benchmarks.attacks` goes on for some seconds. Meanwhile a client completes a
-short prompt, and another asks `/health` every 50 ms. The attackers are a process of their own and
-share the server's cores. At the end, the server is left alone for a minute, and its memory is
-compared with that before. The aims: a completion takes at most twice its idle time or one forward
-pass more, `/health` 100 ms, and memory is back within 10%.
+Each kind of attack of `tests/server/attacks.py` goes on for some seconds. Meanwhile a client
+completes a short prompt, and another asks `/health` every 50 ms. The attackers are a process of
+their own and share the server's cores. At the end, the server is left alone for a minute, and its
+memory is compared with that before. The aims: a completion takes at most twice its idle time or one
+forward pass more, `/health` 100 ms, and memory is back within 10%.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import httpx2
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
 from akunu_py.options import BUNDLED_MODEL
-from benchmarks.attacks import ATTACKS
 from benchmarks.records import markdown_table, options_of, record
 from benchmarks.served import PATIENCE_S, Served, served
+from tests.server.attacks import ATTACKS
 
 ASKED: Final = {"prompt": "def add(a, b):\n", "n_predict": 16, "temperature": 0, "stop": []}
 HEALTH_EVERY_S: Final = 0.05

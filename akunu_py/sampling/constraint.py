@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableRequestError
 from akunu_py.options import Grammar, Reasoning, Wake
-from akunu_py.text.grammar_process import Guide, make_matcher, make_tokenizer, try_out
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_of
 from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.trial import Guide, make_matcher, make_tokenizer, try_out
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -27,7 +27,7 @@ from akunu_py.server.middleware import (
 )
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint
-from akunu_py.text.grammar_process import CLIENT_LEFT
+from akunu_py.text.trial import CLIENT_LEFT
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from akunu_py.server.body import MAX_CHARACTERS, Body
 from akunu_py.server.errors import ApiError, BodyError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import tokens_in
-from akunu_py.text.grammar_process import gbnf_to_lark
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_in
 from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.trial import gbnf_to_lark
 
 N = TypeVar("N", int, float)
 

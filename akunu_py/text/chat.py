@@ -4,8 +4,6 @@ The ids of an answer are kept as they were generated, because encoding its text 
 differently. So the prompt of the next turn begins with the ids that the cache holds already.
 """
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,8 +11,8 @@ from inspect import signature
 from typing import Any, Final
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
-from akunu_py.text import template_trial
 from akunu_py.text.tokenizer import Message, Tokenizer
+from akunu_py.text.trial import runs_away
 
 _CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -56,7 +54,7 @@ class ChatTemplate:
             wrapped.chat_template, wrapped.has_chat_template = source, True
         used = wrapped.chat_template
         for each in used.values() if isinstance(used, dict) else (used,):
-            if isinstance(each, str) and _runs_away(each):
+            if isinstance(each, str) and runs_away(each):
                 why = "The chat template takes too much time or memory; see --chat-template."
                 raise ModelLoadError(why)
         if source is not None:
@@ -70,14 +68,6 @@ def reserved_names() -> frozenset[str]:
 
     render = signature(PreTrainedTokenizerBase.apply_chat_template)
     return frozenset((*render.parameters, "messages"))
-
-
-@cache
-def _runs_away(source: str) -> bool:
-    """Whether a template does not end by itself for a plain conversation."""
-    trial = [sys.executable, "-P", "-X", "utf8", template_trial.__file__]
-    ended = subprocess.run(trial, input=source.encode(), capture_output=True, check=False)
-    return ended.returncode < 0 or ended.returncode == template_trial.TOO_MUCH
 
 
 def _refuse_broken(wrapped: Any) -> None:

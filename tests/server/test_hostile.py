@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from akunu_py.text import grammar_process
-from akunu_py.text.grammar_process import GrammarProcess
-from benchmarks.attacks import ATTACKS
+from akunu_py.text import trial
+from akunu_py.text.trial import TrialProcess
+from tests.server.attacks import ATTACKS
 from tests.server.live import PATIENCE_S, LiveServer
 
 ALIKE = (
@@ -27,9 +27,9 @@ SERVED = (200, 400, 403, 413, 429)
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
     """Grammars get a second."""
-    process = GrammarProcess(cpu_s=1)
+    process = TrialProcess(cpu_s=1)
     with pytest.MonkeyPatch.context() as patch, closing(process):
-        patch.setattr(grammar_process, "grammar_process", lambda: process)
+        patch.setattr(trial, "trial_process", lambda: process)
         yield
 
 

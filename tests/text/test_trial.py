@@ -13,8 +13,8 @@ from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableReque
 from akunu_py.options import Grammar, Options
 from akunu_py.sampling import constraint
 from akunu_py.sampling.constraint import CompiledGrammar, ConstraintFactory
-from akunu_py.text import grammar_process as module
-from akunu_py.text.grammar_process import CLIENT_LEFT, GrammarProcess, gbnf_to_lark, validate
+from akunu_py.text import trial as module
+from akunu_py.text.trial import CLIENT_LEFT, TrialProcess, gbnf_to_lark, validate
 
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*a{sign}.*$"} for sign in ascii_lowercase]}
 """It asks for an automaton of 2^26 states."""
@@ -29,15 +29,15 @@ def allocated(_tokenizer: None, size: int) -> int:
 
 
 @pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[GrammarProcess]:
+def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialProcess]:
     """One of its own, which gives up after a second."""
-    made = GrammarProcess(cpu_s=1)
-    monkeypatch.setattr(module, "grammar_process", lambda: made)
+    made = TrialProcess(cpu_s=1)
+    monkeypatch.setattr(module, "trial_process", lambda: made)
     yield made
     made.close()
 
 
-def test_what_takes_too_long_is_refused_once_and_for_all(process: GrammarProcess) -> None:
+def test_what_takes_too_long_is_refused_once_and_for_all(process: TrialProcess) -> None:
     for _ in range(2):  # the second time without a trial
         wrong, (reason,) = validate(as_grammar(ENDLESS))
         assert wrong
@@ -46,19 +46,19 @@ def test_what_takes_too_long_is_refused_once_and_for_all(process: GrammarProcess
     assert process.starts == 2
 
 
-def test_what_takes_too_much_memory_is_refused(process: GrammarProcess) -> None:
+def test_what_takes_too_much_memory_is_refused(process: TrialProcess) -> None:
     assert process.run(allocated, module._MEMORY_BYTES * 2) is None
     assert process.run(allocated, 1 << 20) == 1 << 20
 
 
-def test_what_is_too_long_is_not_tried(process: GrammarProcess) -> None:
+def test_what_is_too_long_is_not_tried(process: TrialProcess) -> None:
     wrong, (reason,) = validate("x" * (1 << 20 | 1))
     assert wrong
     assert "too much" in reason
     assert not process.starts
 
 
-def test_a_client_that_leaves_ends_it(process: GrammarProcess) -> None:
+def test_a_client_that_leaves_ends_it(process: TrialProcess) -> None:
     left = Event()
     left.set()
     before = CLIENT_LEFT.set(left)
@@ -71,7 +71,7 @@ def test_a_client_that_leaves_ends_it(process: GrammarProcess) -> None:
     assert process.starts == 2
 
 
-def test_only_some_may_wait(process: GrammarProcess) -> None:
+def test_only_some_may_wait(process: TrialProcess) -> None:
     schemas = [as_grammar({"const": number}) for number in range(module._MOST_WAITING)]
     with process.lock:
         threads = [Thread(target=validate, args=(schema,)) for schema in schemas]
@@ -86,7 +86,7 @@ def test_only_some_may_wait(process: GrammarProcess) -> None:
     assert validate(as_grammar({"const": "another"})) == (False, [])
 
 
-def test_rules_that_double_are_refused(process: GrammarProcess) -> None:
+def test_rules_that_double_are_refused(process: TrialProcess) -> None:
     rules = "\n".join(f"a{i} ::= a{i + 1} a{i + 1}" for i in range(9000))
     with pytest.raises(ValueError, match="too much time"):
         gbnf_to_lark(f'root ::= a0\n{rules}\na9000 ::= "x"', {})
@@ -94,7 +94,7 @@ def test_rules_that_double_are_refused(process: GrammarProcess) -> None:
 
 
 def test_an_engine_compiles_what_others_send_with_care(
-    shared_engine: Engine, process: GrammarProcess
+    shared_engine: Engine, process: TrialProcess
 ) -> None:
     good = shared_engine.compile(Options(grammar=Grammar("regex", "a{3}"), max_tokens=9))
     assert shared_engine.generate("x", good).text == "aaa"

@@ -1,6 +1,6 @@
 """Hostile requests, as the bytes of a connection: what each kind of them costs everybody else.
 
-`tests/server/test_attacks.py` sends each once; `benchmarks.hostile` sends them for minutes.
+`test_hostile.py` sends each once; `benchmarks.hostile` sends them for minutes.
 """
 
 from __future__ import annotations

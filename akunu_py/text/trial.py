@@ -1,7 +1,8 @@
-"""A process that tries grammars, and is killed where one takes too long or too much memory.
+"""A process that tries grammars and templates of others, and is killed where one takes too long or
+too much memory.
 
-llguidance cannot be interrupted, and some grammars of a kilobyte take it days and all memory. So
-each is tried there first. What it says is kept by content, refusals as well.
+Neither llguidance nor Jinja can be interrupted, and a kilobyte of either can take days and all
+memory. So each is tried there first. The outcome is kept by content, that of a killed one as well.
 """
 
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from contextvars import ContextVar
 from functools import cache
 from hashlib import blake2b
@@ -36,6 +38,8 @@ _MEMORY_BYTES: Final = 256 << 20
 _MOST_BYTES: Final = 1 << 20
 _WALL_S: Final = 60.0
 """Only where the machine gives the process no time."""
+_MOST_CHARACTERS: Final = 1 << 24
+"""Of a rendered template: more than any context, for so short a conversation."""
 _LOOK_S: Final = 0.05
 _MOST_WAITING: Final = 8
 _KEPT: Final = 256
@@ -85,24 +89,31 @@ def make_matcher(tokenizer: "LLTokenizer", grammar: str) -> "LLMatcher":
 
 def validate(grammar: str) -> tuple[bool, list[str]]:
     """Whether a grammar is wrong, and why, or what is left out of it."""
-    return grammar_process().run(_validate, grammar) or (True, [TOO_COMPLEX])
+    return trial_process().run(_validate, grammar) or (True, [TOO_COMPLEX])
 
 
 def gbnf_to_lark(grammar: str, tokens: Mapping[str, int]) -> str:
     """See `gbnf.gbnf_to_lark`."""
-    converted = grammar_process().run(_convert, grammar, tuple(sorted(tokens.items())))
+    converted = trial_process().run(_convert, grammar, tuple(sorted(tokens.items())))
     wrong, text = converted or (True, TOO_COMPLEX)
     if wrong:
         raise ValueError(text)
     return str(text)
 
 
+@cache
+def runs_away(template: str) -> bool:
+    """Whether a chat template does not end by itself for a plain conversation."""
+    with closing(TrialProcess()) as process:
+        return process.run(_render, template) is None
+
+
 def try_out(guide: Guide, grammar: str) -> Trial:
     """Compiles a grammar and computes its first mask."""
-    return grammar_process().run(_try_out, grammar, guide=guide) or Trial(TOO_COMPLEX)
+    return trial_process().run(_try_out, grammar, guide=guide) or Trial(TOO_COMPLEX)
 
 
-class GrammarProcess:
+class TrialProcess:
     """Runs one task at a time in the process, which starts with the first; any thread may.
 
     Attributes:
@@ -196,9 +207,9 @@ class GrammarProcess:
 
 
 @cache
-def grammar_process() -> GrammarProcess:
+def trial_process() -> TrialProcess:
     """The process of this process."""
-    return GrammarProcess()
+    return TrialProcess()
 
 
 def serve(cpu_s: int) -> None:
@@ -256,6 +267,26 @@ def _convert(
         return False, gbnf.gbnf_to_lark(grammar, dict(tokens).get)
     except ValueError as error:
         return True, str(error)
+
+
+def _render(_tokenizer: None, template: str) -> int:
+    """Renders a template as transformers does, which takes ten times as long to import."""
+    from jinja2.ext import loopcontrols  # noqa: PLC0415
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    asked = {"messages": [{"role": "user", "content": "?"}], "add_generation_prompt": True}
+    try:
+        length = len(sandbox.from_string(template).render(asked))
+    except MemoryError:
+        raise
+    except Exception:  # whatever else it raises, it ends
+        return 0
+    if length > _MOST_CHARACTERS:
+        raise MemoryError
+    return length
 
 
 def _try_out(tokenizer: "LLTokenizer", grammar: str) -> Trial:
