@@ -6,10 +6,8 @@ seems to hold a secret. Links are not followed.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from pathspec import GitIgnoreSpec
+
+from akunu_py.package import open_file
 
 MAX_FILE_BYTES: Final = 1_000_000
 
@@ -140,10 +140,7 @@ def _content(path: Path) -> bytes:
     It may have become something else since it was listed: a link is not followed, and a pipe is
     not waited for.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
+    with open_file(path, own=False) as file:
         return file.read(MAX_FILE_BYTES + 1)
 
 
