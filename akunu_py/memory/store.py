@@ -39,7 +39,8 @@ _USED_AGAIN_S: Final = 3600.0
 _OUTDATED_SHARE: Final = 1 / 8
 """A segment with a larger share of outdated tokens is written again."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+"""Memories of version 1 may hold secrets that are left out now."""
 _TABLES: Final = f"""
     CREATE TABLE projects (
         id INTEGER PRIMARY KEY, path TEXT, fingerprint BLOB, used REAL, UNIQUE (path, fingerprint));
