@@ -128,7 +128,7 @@ def _open_store(options: ModelOptions, target: TargetModel) -> PromptStore | Non
     return PromptStore(
         place,
         target.fingerprint,
-        target.make_cache(1),
+        target.sample_cache(),
         limit=DEFAULT_BYTES if limit is None else limit,
         single=place is options.prompt_cache_file,
     )

@@ -1,6 +1,7 @@
-"""The package's version, where it keeps files, and how it writes them."""
+"""The package's version, where it keeps files, and how it reads and writes them."""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,46 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path  # noqa: PLC0415  (only where it is not named)
 
     return user_cache_path("akunu-py", appauthor=False)
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for this user alone whatever the umask.
+
+    Raises:
+        OSError: if there can be no such folder, or what is in it may be of other users.
+    """
+    for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
+        with suppress(FileExistsError):  # another process has just made it
+            missing.mkdir(0o700)
+            missing.chmod(0o700)
+    found = folder.stat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError("it is a file, not a folder")
+    if why := _why_foreign(found):
+        raise OSError(f"{why}; delete it, or name another folder")
+
+
+def open_file(path: Path, *, own: bool = True) -> BinaryIO:
+    """Opens a regular file to be read; a link is not followed, and a pipe not waited for.
+
+    Raises:
+        OSError: if it is none; if it should be this user's `own`, also if others can write to it.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(handle)  # of what was opened: the path may name something else by now
+    is_file = stat.S_ISREG(found.st_mode)
+    if why := "it is no file" if not is_file else _why_foreign(found) if own else "":
+        os.close(handle)
+        raise OSError(why)
+    return os.fdopen(handle, "rb")
+
+
+def _why_foreign(found: os.stat_result) -> str:
+    """Why a file or a folder may hold what other users wrote; empty if it does not."""
+    if found.st_uid != os.geteuid():
+        return "it belongs to another user"
+    is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return "other users can write to it" if is_open else ""
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -196,7 +196,7 @@ def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> No
         pytest.skip("Where a prompt is cut into forwards changes its text.")
 
     def start() -> Engine:
-        store = PromptStore(tmp_path, model.fingerprint, model.make_cache(1))
+        store = PromptStore(tmp_path, model.fingerprint, model.sample_cache())
         return Engine(model, find_backend(), prefill_step_size=PREFILL_STEP, prompt_store=store)
 
     model, options = subject.engine.model, Options(8, drafter="none")

@@ -38,7 +38,7 @@ def model(request: pytest.FixtureRequest, tokenizer: Tokenizer) -> TargetModel:
 
 
 def engine_of(model: TargetModel, folder: Path | None = None) -> Engine:
-    store = PromptStore(folder, model.fingerprint, model.make_cache(1)) if folder else None
+    store = PromptStore(folder, model.fingerprint, model.sample_cache()) if folder else None
     return Engine(model, find_backend(), prompt_store=store, prefill_step_size=64)
 
 

@@ -15,7 +15,16 @@ import mlx.core as mx
 
 from akunu_py.cache.layers import CacheGroup, LayerCache, check_room
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.cache.states import Checkpoint, Recording, arrays_of, copy_of, is_plain, parts_of
+from akunu_py.cache.states import (
+    Checkpoint,
+    Recording,
+    arrays_of,
+    copy_of,
+    form_of,
+    is_plain,
+    parts_of,
+    resembles,
+)
 from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.errors import CacheError
 
@@ -224,6 +233,18 @@ class KVCache:
         Windows and recurrent states are in checkpoints. Keep no reference: see `LayerCache`.
         """
         return [layer.rows(start, stop) for layer in self._counted]
+
+    def fits(self, rows: Any, checkpoints: Sequence[Checkpoint], tokens: int) -> bool:
+        """Whether rows of this many tokens, and checkpoints, may be of a cache of its model; it
+        must hold a token."""
+        forms = zip(*(layer.forms(tokens) for layer in self._counted), strict=True)
+        states = self.checkpoint().states
+        return form_of(rows) in ([list(form) for form in forms] or [[]]) and all(
+            resembles(one.states, states)
+            and form_of(one.windows)
+            == tuple(window.snapshot_form(one.length) for window in self._windows)
+            for one in checkpoints
+        )
 
     def append_rows(self, rows: Sequence[Sequence[mx.array]]) -> None:
         """Appends what `rows` of a cache of the same kinds returned; `resume` must follow."""

@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
+from akunu_py.cache.states import form_of_rows
 from akunu_py.errors import ContextOverflowError
 
 
@@ -174,6 +175,11 @@ class LayerCache:
         """Its buffers' rows of the tokens from `start` to `stop`; none if the model does not use
         the layer. A window has a `snapshot` instead."""
         return tuple(array[..., start:stop, :] for array in self.state)
+
+    def forms(self, tokens: int) -> tuple[Any, Any]:
+        """The form of its `rows` of this many tokens before they are quantized, and after that, if
+        they are; it must hold a token."""
+        return (form_of_rows(self.rows(0, 1), tokens),) * 2
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:
         """Appends what `rows` of a layer of the same kind returned."""

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import mlx.core as mx
 
 from akunu_py.cache.states import Checkpoint
-from akunu_py.package import UNFINISHED, replacement
+from akunu_py.package import UNFINISHED, open_file, replacement
 
 FORMAT: Final = "akunu-py prompt cache 1"
 
@@ -30,6 +30,9 @@ _BYTES_PER_ARRAY: Final = 160
 """Bytes of the header for an array, at most."""
 _DEAD_S: Final = 60.0
 """An unfinished file that was not written to for this long is left over from a crash."""
+
+_SENSELESS: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
+"""What is raised where JSON has another form than what was written."""
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +94,6 @@ class PromptContent:
 
     def write(self, path: Path) -> None:
         """Replaces a file in one step; the old one stays if it cannot be written."""
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have deleted it
         with replacement(path) as file:
             mx.save_safetensors(file, self._arrays, self._metadata)
             place, checksum = _checksum(file)
@@ -101,32 +103,36 @@ class PromptContent:
 
 def read_head(path: Path) -> PromptHead:
     """Reads a file's description; does not check the checksum."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         header = _header(file)[_LENGTH_BYTES:]
     try:
         return _head_of(_content_of(json.loads(header)["__metadata__"]))
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except _SENSELESS as error:
         raise DamagedFileError("its header makes no sense") from error
 
 
 def read_prompt(path: Path) -> tuple[PromptHead, Rows, list[Checkpoint]]:
-    """Reads a file; its arrays are read when they are evaluated."""
-    with path.open("rb") as file:
+    """Reads a file; whether its arrays fit a model is not its concern."""
+    with open_file(path) as file:
         place, checksum = _checksum(file)
         file.seek(place)
         if file.read(len(checksum)) != checksum:
             raise DamagedFileError("its checksum is wrong")
+        file.seek(0)
+        try:
+            loaded: Any = mx.load(file, format="safetensors", return_metadata=True)
+        except RuntimeError as error:
+            raise DamagedFileError("its content makes no sense") from error
     try:
-        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
         arrays, metadata = loaded
         content = _content_of(metadata)
         rows = _unpack(content["rows"], arrays)
         checkpoints = [
-            Checkpoint(length, _unpack(states, arrays), _unpack(windows, arrays))
+            Checkpoint(int(length), _unpack(states, arrays), _unpack(windows, arrays))
             for length, states, windows in content["checkpoints"]
         ]
         return _head_of(content), rows, checkpoints
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+    except _SENSELESS as error:
         raise DamagedFileError("its content makes no sense") from error
 
 
@@ -161,7 +167,7 @@ def _content_of(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _head_of(content: Mapping[str, Any]) -> PromptHead:
-    return PromptHead(
+    head = PromptHead(
         str(content["key"]),
         str(content["parent"]),
         int(content["start"]),
@@ -169,6 +175,11 @@ def _head_of(content: Mapping[str, Any]) -> PromptHead:
         int(content["floor"]),
         tuple(int(length) for length, *_ in content["checkpoints"]),
     )
+    lengths = [head.start, *head.checkpoints, head.stop + 1]
+    is_rising = lengths == sorted(set(lengths))
+    if not is_rising or head.start < 0 or bool(head.start) != bool(head.parent):
+        raise ValueError("lengths that no prompt has")
+    return head
 
 
 def _header(file: BinaryIO) -> bytes:

@@ -32,6 +32,7 @@ from akunu_py.cache.prompt_file import (
 )
 from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError
+from akunu_py.package import make_private
 from akunu_py.tokens import common_prefix_length
 
 DEFAULT_BYTES: Final = 8_000_000_000
@@ -57,9 +58,10 @@ class PromptStore:
     """The files of a model in a folder, which other models may share; or a `single` file.
 
     Args:
-        place: the folder, which is made if there is none; or the file.
+        place: the folder, which is made if there is none; or the file. Only this user may be able
+            to write to it.
         fingerprint: of the model with its weights.
-        cache: an empty cache of the model; files fit only the same kinds of layers.
+        cache: a cache of the model that holds a token; files fit only what has its form.
         limit: bytes that all files of the folder may take.
 
     Raises:
@@ -84,16 +86,17 @@ class PromptStore:
         self.single = single
         self._key = sha256(words.encode()).hexdigest()
         self._by_checkpoint = cache.needs_checkpoints
-        self._place = place
+        self._like = cache
+        self._place = Path(os.path.realpath(place))  # files that are links are not read
         self._limit = limit
         self._heads: dict[Path, PromptHead] = {}  # the beginnings of texts first
         self._full_is_said = False
         try:
             (self._open_file if single else self._open_folder)()
         except OSError as error:
-            is_file = isinstance(error, FileExistsError)
-            reason = "it is a file, not a folder" if is_file else error.strerror or error
-            raise InvalidRequestError(f"Prompts cannot be kept in {place}: {reason}.") from error
+            raise InvalidRequestError(
+                f"Prompts cannot be kept in {place}: {error.strerror or error}."
+            ) from error
 
     def find(self, prompt: Sequence[int], shared: int) -> tuple[list[Path], int] | None:
         """The files with the longest usable beginning of a prompt, and how many tokens that has.
@@ -128,6 +131,8 @@ class PromptStore:
                 head, rows, kept = read_prompt(path)
                 if head.key != own.key:
                     raise FileNotFoundError(path)  # another model's process has replaced it
+                if not self._like.fits(rows, kept, len(head.tokens)):
+                    raise DamagedFileError("it does not fit this model")
             except (OSError, DamagedFileError) as error:
                 del self._heads[path]
                 discard(path, error)
@@ -174,13 +179,15 @@ class PromptStore:
             return True
         if not self.single and not self._make_room(chain, content.nbytes):
             return False
+        if not self.single:
+            make_private(self._place)  # somebody may have deleted it
         content.write(path)
         touch([*chain, path])
         self._heads = _sorted({**self._heads, path: head})
         return stop < len(tokens)
 
     def _open_folder(self) -> None:
-        self._place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._place)
         remove_unfinished(self._place, "akunu-*")
         self._trim(self._limit)
         heads = {}
@@ -199,9 +206,9 @@ class PromptStore:
             return
         try:
             head = read_head(self._place)
-        except DamagedFileError as error:
+        except (OSError, DamagedFileError) as error:
             raise InvalidRequestError(
-                f"{self._place} is not a prompt cache; name another file."
+                f"{self._place} is not a prompt cache of yours: {error}; name another file."
             ) from error
         if head.key == self._key:
             self._heads[self._place] = head

@@ -6,6 +6,7 @@ from typing import Any
 import mlx.core as mx
 
 from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.states import form_of_rows
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import KV_GROUP_SIZES, KVQuantization
 
@@ -82,6 +83,11 @@ class QuantizedLayerCache(LayerCache):
     @property
     def kind(self) -> str:
         return f"{super().kind}({self.quantization})"
+
+    def forms(self, tokens: int) -> tuple[Any, Any]:
+        first = self.rows(0, 1)
+        packed = first if self._packed or not first else self._quantize(*first)
+        return form_of_rows(first, tokens), form_of_rows(packed, tokens)
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:
         if len(rows) <= 2:  # keys and values of before the start, which are not packed

@@ -80,6 +80,35 @@ def arrays_of(value: Any) -> Iterator[mx.array]:
             yield from arrays_of(held)
 
 
+def form_of(value: Any) -> Any:
+    """A tree with the type and the shape of each array, and the type of each other value."""
+    if isinstance(value, dict):
+        return {name: form_of(held) for name, held in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(form_of, value))
+    return (value.dtype, value.shape) if isinstance(value, mx.array) else type(value)
+
+
+def resembles(held: Any, first: Any) -> bool:
+    """Whether a tree may be the state of a layer whose state after one token was `first`: some
+    families collect tokens, so axes of one entry grow, and arrays are made later."""
+    if isinstance(held, mx.array) and isinstance(first, mx.array):
+        is_alike = (held.dtype, held.ndim) == (first.dtype, first.ndim)
+        is_alike &= held.shape[:1] == first.shape[:1]  # one sequence
+        sizes = zip(held.shape[1:], first.shape[1:], strict=False)
+        return is_alike and all(own in (1, size) for size, own in sizes)
+    if isinstance(held, dict) and isinstance(first, dict):
+        return held.keys() == first.keys() and all(resembles(held[key], first[key]) for key in held)
+    if isinstance(held, list | tuple) and type(held) is type(first):
+        return len(held) == len(first) and all(map(resembles, held, first))
+    return type(held) is type(first) or (first is None and isinstance(held, mx.array))
+
+
+def form_of_rows(rows: Sequence[mx.array], tokens: int) -> tuple[Any, ...]:
+    """The form that keys and values would have for this many tokens."""
+    return tuple((part.dtype, (*part.shape[:-2], tokens, part.shape[-1])) for part in rows)
+
+
 def parts_of(layers: Sequence[Any]) -> Iterator[Any]:
     """The single caches of a list that may have lists in it."""
     for layer in layers:

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
 from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.states import form_of_rows
 
 SLACK: Final = 256
 """Room in a window's buffers besides the window: it moves to their front once in this many
@@ -99,6 +100,10 @@ class WindowLayerCache(LayerCache):
         )
         mx.eval(kept)
         return kept
+
+    def snapshot_form(self, tokens: int) -> tuple[Any, ...]:
+        """The form of its `snapshot` of this many tokens; it must hold a token."""
+        return form_of_rows(self.snapshot(), min(tokens, self.keep + self.lookback))
 
     def restore(self, snapshot: tuple[mx.array, ...], tokens: int) -> None:
         """Holds what `snapshot` returned when there were `tokens` tokens."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final
 
-from akunu_py.package import cache_folder, write_atomically
+from akunu_py.package import cache_folder, make_private, open_file, write_atomically
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 
 _FORMAT: Final = "akunu-py cost curve"
@@ -103,7 +103,7 @@ class CostStore:
             "curve": curve.as_json(),
         }
         with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._folder)
             write_atomically(self.path(key), json.dumps(content, indent=1) + "\n")
 
 
@@ -118,9 +118,11 @@ def judged(curve: CostCurve) -> CostCurve:
 
 def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
+        with open_file(path) as file:
+            text = file.read(_MAX_FILE_BYTES + 1)
+        if len(text) > _MAX_FILE_BYTES:
             return None
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text)
         if (content["format"], content["version"]) != (_FORMAT, _VERSION):
             return None
         return CostKey(**content["key"]), CostCurve.from_json(content["curve"])

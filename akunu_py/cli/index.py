@@ -12,7 +12,7 @@ from akunu_py.cli.render import ProgressBar, count, printable
 from akunu_py.cli.settings import IndexSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
-from akunu_py.memory.files import is_utf8
+from akunu_py.memory.files import HIDDEN, LIKELY_SECRETS, is_utf8
 from akunu_py.memory.projects import IndexResult, index_project, project_folder
 from akunu_py.memory.store import MemoryStore
 from akunu_py.model.files import find_model, tokenizer_fingerprint
@@ -27,7 +27,16 @@ def run(settings: IndexSettings) -> int:
         AkunuError: if a folder, the tokenizer or the memory cannot be used.
     """
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    folders = [project_folder(path) for path in settings.paths]
+    asked = [Path(os.path.expanduser(path)) for path in settings.paths]
+    named = [Path(os.path.realpath(path)) for path in asked if path.is_file()]
+    folders = [project_folder(path) for path in asked if not path.is_file()]
+    for path in named:
+        if not is_utf8(str(path)):
+            raise InvalidRequestError(f"The name of {path} is no text in UTF-8; rename the file.")
+        if not any(folder in path.parents for folder in folders):
+            raise InvalidRequestError(
+                f"{path} is in no folder that is named; name its project too."
+            )
     for folder in folders:
         if folder in (Path(folder.anchor), Path(os.path.realpath(os.path.expanduser("~")))):
             raise InvalidRequestError(f"{folder} is no project: name a folder in it.")
@@ -38,7 +47,7 @@ def run(settings: IndexSettings) -> int:
         return 0
     try:
         if folders:
-            _learn(store, folders, settings.model)
+            _learn(store, folders, named, settings.model)
         for path in settings.forgotten:
             _forget(store, path)
         if settings.lists or settings.stats:
@@ -48,7 +57,7 @@ def run(settings: IndexSettings) -> int:
     return 0
 
 
-def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
+def _learn(store: MemoryStore, folders: list[Path], named: list[Path], model: str) -> None:
     fingerprint = tokenizer_fingerprint(find_model(model, weights=False))
     find_backend()  # without MLX this fails with a clear sentence
     from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415  (takes a second)
@@ -56,7 +65,8 @@ def _learn(store: MemoryStore, folders: list[Path], model: str) -> None:
     encode = load_tokenizer(model).encode_plain
     for folder in folders:
         with ProgressBar(sys.stderr, "reading files") as bar:
-            result = index_project(store, folder, fingerprint, encode, progress=bar)
+            inside = [path for path in named if folder in path.parents]
+            result = index_project(store, folder, fingerprint, encode, named=inside, progress=bar)
         _tell_left_out(result)
         print(
             printable(
@@ -74,7 +84,8 @@ def _tell_left_out(result: IndexResult) -> None:
         print(f"... and {len(lines) - _MOST_LINES:,} more.", file=sys.stderr)
     if counts:
         listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counts.items()))
-        print(f"Left out: {listed}.", file=sys.stderr)
+        remedy = "; name a file to keep it" if counts.keys() & {HIDDEN, LIKELY_SECRETS} else ""
+        print(f"Left out: {listed}{remedy}.", file=sys.stderr)
 
 
 def _forget(store: MemoryStore, path: Path) -> None:

@@ -235,7 +235,8 @@ class IndexSettings:
     """What to do with the memory of projects: one thing at a time."""
 
     # fmt: off
-    paths: tuple[Path, ...] = option((), "the folders of projects to learn, or to learn again",
+    paths: tuple[Path, ...] = option((), "the folders of projects to learn, or to learn again; "
+        "files named besides are kept though hidden or likely secrets",
         flag="PATH", nargs="*")
     lists: bool = option(False, "list the projects in memory", flag="--list")
     stats: bool = option(False, "list them with what they take")

@@ -46,6 +46,7 @@ from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
 from akunu_py.options import BUNDLED_MODEL, Options
+from akunu_py.package import make_private
 from akunu_py.round import Finish
 
 if TYPE_CHECKING:
@@ -294,7 +295,7 @@ def open_history() -> History:
     """A history in a file that only the user can read; in memory if there can be no such file."""
     path = user_data_path("akunu-py", appauthor=False) / "chat_history"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         path.chmod(0o600)
     except OSError:

@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import resource
-import stat
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from akunu_py.machine.blas import load_blas
 from akunu_py.machine.memory import free_memory_bytes
 from akunu_py.machine.owner import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
-from akunu_py.package import cache_folder
+from akunu_py.package import cache_folder, make_private
 
 WeightLayout = Literal["quantized", "dense"]
 
@@ -180,11 +179,9 @@ def _choose_compile_folder() -> None:
     On a CPU, MLX runs what it finds in the folder `mlx` there, whoever made it.
     """
     temporary = Path(tempfile.gettempdir())
-    if not _make_private(temporary / "mlx"):
+    if not _is_private(temporary / "mlx"):
         temporary = cache_folder() / "compiled"
-        with suppress(OSError):
-            temporary.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not _make_private(temporary):
+        if not _is_private(temporary):
             raise BackendError(
                 "MLX needs a folder to compile in that only this user can write to, and "
                 f"{temporary} is none; delete it, or name another place for it in TMPDIR."
@@ -194,14 +191,12 @@ def _choose_compile_folder() -> None:
         os.environ["TMPDIR"] = str(temporary)
 
 
-def _make_private(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     """Makes a folder, or closes one of this user to others; False if others could write to it."""
+    if folder.is_symlink():  # who made the link can change it
+        return False
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return False
+        make_private(folder)
         folder.chmod(0o700)
     except OSError:
         return False

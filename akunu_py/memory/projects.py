@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -117,6 +117,7 @@ def index_project(
     fingerprint: bytes,
     encode: Encode,
     *,
+    named: Collection[Path] = (),
     progress: Callable[[float, float], None] | None = None,
 ) -> IndexResult:
     """Brings the memory of a project up to date.
@@ -124,13 +125,14 @@ def index_project(
     Args:
         project: as `project_folder` returns it.
         fingerprint: of the tokenizer that `encode` belongs to.
+        named: files in it that are read even if they are hidden or look like secrets.
         progress: called with the bytes examined, and those of all files.
 
     Raises:
         InvalidRequestError: if the memory cannot be written.
     """
     left_out = LeftOut()
-    files = list(source_files(project, left_out))
+    files = list(source_files(project, left_out, named))
     known = store.files(project, fingerprint)
     total, done = sum(file.size for file in files), 0
     batch: dict[str, tuple[KnownFile, Sequence[int]]] = {}
@@ -152,7 +154,11 @@ def index_project(
     fits = True
     for file in files:
         before = known.get(file.name)
-        is_unchanged = before is not None and (before.size, before.mtime) == (file.size, file.mtime)
+        is_unchanged = (
+            before is not None
+            and (before.size, before.mtime) == (file.size, file.mtime)
+            and not file.is_named
+        )
         read = None if is_unchanged else read_source(file, left_out)
         if is_unchanged or read is not None:
             gone.discard(file.name)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.drafting.recall import DEPTH, agreement
-from akunu_py.package import replacement
+from akunu_py.package import open_file, replacement
 from akunu_py.tokens import FIRST_BOUNDARY
 
 END: Final = FIRST_BOUNDARY
@@ -118,7 +118,7 @@ class Segment:
     """
 
     def __init__(self, path: Path) -> None:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             header = file.read(_HEADER.size)
             if len(header) < _HEADER.size or not header.startswith(_MAGIC):
                 raise DamagedSegmentError("it has another format")

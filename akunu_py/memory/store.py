@@ -13,7 +13,6 @@ import os
 import secrets
 import shutil
 import sqlite3
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
@@ -29,7 +28,7 @@ from akunu_py.memory.segment import (
     joined_documents,
     write_segment,
 )
-from akunu_py.package import cache_folder
+from akunu_py.package import cache_folder, make_private
 
 DEFAULT_BYTES: Final = 2_000_000_000
 """Bytes that all segments may take."""
@@ -40,7 +39,8 @@ _USED_AGAIN_S: Final = 3600.0
 _OUTDATED_SHARE: Final = 1 / 8
 """A segment with a larger share of outdated tokens is written again."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+"""Memories of version 1 may hold secrets that are left out now."""
 _TABLES: Final = f"""
     CREATE TABLE projects (
         id INTEGER PRIMARY KEY, path TEXT, fingerprint BLOB, used REAL, UNIQUE (path, fingerprint));
@@ -90,8 +90,8 @@ class MemoryStore:
         self.folder = cache_folder() / "memory" if folder is None else folder
         self._limit = limit
         try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _make_private(self.folder, 0o700)
+            make_private(self.folder)
+            self.folder.chmod(0o700)
             with self._locked():
                 self._database = _open_database(self.folder)
         except (OSError, sqlite3.OperationalError) as error:
@@ -333,7 +333,7 @@ def _open_database(folder: Path) -> sqlite3.Connection:
     for _ in range(2):
         path.touch(mode=0o600)
         for held in (path, *folder.glob("projects.sqlite-*")):
-            _make_private(held, 0o600)
+            held.chmod(0o600)
         database = sqlite3.connect(path, timeout=20, isolation_level=None)
         # A text that is damaged becomes another one, which no file has.
         database.text_factory = lambda raw: raw.decode(errors="replace")
@@ -378,9 +378,3 @@ def _delete_database(folder: Path) -> None:
 def _is_damage(error: BaseException) -> bool:
     """Whether SQLite says that a file is no database, or is malformed: it has no type for that."""
     return type(error) is sqlite3.DatabaseError
-
-
-def _make_private(path: Path, mode: int) -> None:
-    """Takes rights from what another program has made, or a user has copied."""
-    if stat.S_IMODE(path.stat().st_mode) & ~mode:
-        path.chmod(mode)

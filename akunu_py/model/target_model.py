@@ -191,6 +191,13 @@ class TargetModel:
             self.network, capacity, quantization, self.max_kv_size, self._cache_type
         )
 
+    def sample_cache(self) -> KVCache:
+        """A cache that holds a token, whose form all others have."""
+        cache = self.make_cache(1)
+        self.append(mx.array([0]), cache)
+        cache.evaluate()
+        return cache
+
     @cached_property
     def after_rejection(self) -> Rollback:
         cache = self.make_cache(4)

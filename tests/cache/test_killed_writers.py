@@ -33,6 +33,13 @@ def make_cache() -> KVCache:
     return KVCache(lambda n: [LayerCache(n), WindowLayerCache(n, _WINDOW)], 2 * _TOKENS)
 
 
+def sample() -> KVCache:
+    """A cache that holds a token."""
+    cache = make_cache()
+    fill(cache, [0])
+    return cache
+
+
 def text_of(number: int) -> list[int]:
     """The tokens of a text; two texts share nothing."""
     return [number, *range(_TOKENS - 1)]
@@ -66,7 +73,7 @@ def holds(store: PromptStore, number: int) -> bool:
 
 def write(place: Path, *, single: bool, first: int) -> Iterator[int]:
     """Writes one text after the other; yields the number of each that has been written."""
-    store, number = PromptStore(place, "kills", make_cache(), limit=_LIMIT, single=single), first
+    store, number = PromptStore(place, "kills", sample(), limit=_LIMIT, single=single), first
     while True:
         cache = make_cache()
         fill(cache, text_of(number))
@@ -92,7 +99,7 @@ def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
         sleep(wait_s)
         writer.kill()
         said += [int(line) for line in writer.stdout.read().split() if line]
-    store = PromptStore(place, "kills", make_cache(), limit=_LIMIT, single=single)
+    store = PromptStore(place, "kills", sample(), limit=_LIMIT, single=single)
     last = said[-1]
     if single:
         assert [holds(store, last), holds(store, last + 1)].count(True) == 1

@@ -1,8 +1,10 @@
 """Prompts on disk: what is read is what was written, or it is not read at all."""
 
+import json
 import os
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +23,7 @@ from akunu_py.cache.prompt_file import PromptContent, PromptHead, read_head, rea
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.cache.states import Checkpoint
 from akunu_py.errors import InvalidRequestError
+from akunu_py.options import KVQuantization
 from akunu_py.package import UNFINISHED
 from tests.cache.test_kv_cache import KINDS, FakeNetwork, feed
 
@@ -50,7 +53,7 @@ def cache_of(kinds: Kinds, tokens: list[int], *, keep_every: int = 10) -> KVCach
 def open_store(
     place: Path, kinds: Kinds = (GrowingCache,), model: str = "a", **options: Any
 ) -> PromptStore:
-    return PromptStore(place, model, make_kv_cache(FakeNetwork(*kinds), 1), **options)
+    return PromptStore(place, model, cache_of(kinds, [0]), **options)
 
 
 def save(store: PromptStore, kinds: Kinds, tokens: list[int]) -> None:
@@ -182,6 +185,128 @@ def test_a_damaged_file_is_ignored_and_deleted_with_a_line(
         assert path.exists() == (not said)
 
 
+def wrong(rows: Any) -> dict[str, tuple[Any, Any]]:
+    """Rows of layers that are not those of the model."""
+    (keys, values), (size, dtype) = rows[0], (rows[0][0].shape[-1] + 1, mx.float16)
+    larger = mx.zeros((*keys.shape[:-1], size))
+    return {
+        "a layer less": rows[:-1],
+        "a layer more": [*rows, rows[0]],
+        "other heads": [(keys[:, :1], values[:, :1])],
+        "another head size": [(larger, larger)],
+        "another type": [(keys.astype(dtype), values.astype(dtype))],
+        "fewer tokens": [(keys[..., 1:, :], values[..., 1:, :])],
+        "quantized": [tuple(mx.zeros((1, 2, keys.shape[2], 4)) for _ in range(6))],
+        "flat": [(keys[0], values[0])],
+        "no arrays": 5,
+    }
+
+
+def rewrite(path: Path, rows: Any = None, **changes: Any) -> None:
+    """Writes a file anew, with a right checksum."""
+    head, own, checkpoints = read_prompt(path)
+    kept = [replace(one, **changes) for one in checkpoints]
+    content = PromptContent(head, own, kept)
+    packed = json.loads(content._metadata["content"])
+    packed["rows"] = prompt_file._pack(own if rows is None else rows, content._arrays)
+    content._metadata["content"] = json.dumps(packed)
+    content.write(path)
+
+
+@pytest.mark.parametrize("name", wrong([(mx.zeros((1, 2, 3, 4)),) * 2]))
+def test_a_file_that_does_not_fit_the_model_is_deleted(tmp_path: Path, name: str) -> None:
+    text, kinds = list(range(18)), (GrowingCache,)
+    save(open_store(tmp_path), kinds, text)
+    (path,) = files_in(tmp_path)
+    store = open_store(tmp_path)
+    rewrite(path, wrong(read_prompt(path)[1])[name])
+    assert load(store, kinds, [*text, 99])[1] == 0
+    assert not files_in(tmp_path)
+    save(store, kinds, text)
+    assert load(store, kinds, [*text, 99])[1] == len(text)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"windows": None},
+        {"windows": ()},
+        {"windows": ((mx.zeros((1, 2, 3, 4)),) * 2,)},
+        {"states": ()},
+        {"states": ({"cache": [mx.zeros(3), mx.array(1)]},)},
+        {"states": ({"other": 1},)},
+    ],
+)
+def test_checkpoints_that_do_not_fit_the_model_are_deleted(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    text, kinds = list(range(18)), KINDS["hybrid"]
+    save(open_store(tmp_path, kinds), kinds, text)
+    (path,) = files_in(tmp_path)
+    rewrite(path, **changes)
+    assert load(open_store(tmp_path, kinds), kinds, [*text, 99])[1] == 0
+    assert not files_in(tmp_path)
+
+
+@pytest.mark.parametrize("start", [0, 10])
+def test_quantized_layers_fit_themselves(tmp_path: Path, start: int) -> None:
+    quantization = KVQuantization(8, 32, start, "packed")
+    rows = mx.random.normal((1, 2, 18, 32))
+
+    def made(tokens: int) -> KVCache:
+        cache = make_kv_cache(FakeNetwork(GrowingCache), 40, quantization)
+        for first in range(tokens) if tokens else ():
+            cache.layers[0].update_and_fetch(*(rows[..., first : first + 1, :],) * 2)
+            cache.advance(1)
+        return cache
+
+    for length in (8, 18):
+        store, text = PromptStore(tmp_path, "a", made(1)), list(range(length))
+        assert not store.save(text, made(length))
+        cache = made(0)
+        found = store.find([*text, 99], 0)
+        assert found is not None
+        assert store.load(found, cache)
+        assert cache.length == length
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "foreign", "open"])
+def test_only_files_of_the_user_are_read(tmp_path: Path, kind: str) -> None:
+    folder, text = tmp_path / "prompts", list(range(18))
+    save(open_store(folder), (GrowingCache,), text)
+    (path,) = files_in(folder)
+    if kind == "open":
+        path.chmod(0o666)
+    elif kind == "foreign":
+        if os.geteuid():
+            pytest.skip("only root makes files of others")
+        os.chown(path, 65_534, 65_534)
+    else:
+        path.rename(tmp_path / "elsewhere")
+        os.mkfifo(path) if kind == "pipe" else path.symlink_to(tmp_path / "elsewhere")
+    assert load(open_store(folder), (GrowingCache,), [*text, 99])[1] == 0
+    assert not files_in(folder)
+
+
+@pytest.mark.parametrize("kind", ["open", "foreign"])
+@pytest.mark.parametrize("single", [False, True])
+def test_a_place_that_others_can_write_to_is_refused(
+    tmp_path: Path, kind: str, *, single: bool
+) -> None:
+    place = tmp_path / "prompts"
+    save(open_store(place, single=single), (GrowingCache,), list(range(18)))
+    if kind == "open":
+        place.chmod(0o770)
+    elif os.geteuid():
+        pytest.skip("only root makes files of others")
+    else:
+        os.chown(place, 65_534, 65_534)
+    said = "other users can write to it" if kind == "open" else "it belongs to another user"
+    with pytest.raises(InvalidRequestError, match=rf"{said};.* name another (file|folder)\.$"):
+        open_store(place, single=single)
+    assert place.exists()
+
+
 def test_other_models_files_are_left_alone(tmp_path: Path) -> None:
     text = list(range(50))
     save(open_store(tmp_path, model="a"), (GrowingCache,), text)
@@ -269,7 +394,9 @@ class TestSingleFile:
     def test_a_file_of_something_else_is_refused_and_stays(self, tmp_path: Path) -> None:
         place = tmp_path / "notes.txt"
         place.write_text("my notes")
-        with pytest.raises(InvalidRequestError, match="is not a prompt cache; name another"):
+        with pytest.raises(
+            InvalidRequestError, match=r"is not a prompt cache of yours: .*; name another"
+        ):
             open_store(place, single=True)
         assert place.read_text() == "my notes"
 

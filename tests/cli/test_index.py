@@ -40,6 +40,28 @@ def test_a_project_is_learnt_listed_used_and_forgotten(
     assert main(["index", "--forget-all"]) == 0
 
 
+def test_what_is_left_out_is_counted_and_kept_if_named(
+    project: Path,
+    tiny_model_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(project)
+    (project / ".env").write_text("A=1\n")
+    (project / "vault.yml").write_text("a: 1\n")
+    (project / "a.py").write_text("key = 'AKIA" + "ABCDEFGHIJKLMNOP'\n")
+    model = ["--model", str(tiny_model_dir)]
+    assert main(["index", str(project), *model]) == 0
+    said = "Left out: 2 as likely secrets, 1 hidden; name a file to keep it."
+    assert said in capsys.readouterr().err
+    assert main(["index", ".", ".env", "vault.yml", *model]) == 0
+    printed = capsys.readouterr()
+    assert "3 files in memory" in printed.out
+    assert "Left out: 1 as likely secrets; name" in printed.err
+    assert main(["index", str(project / ".env"), *model]) == 2
+    assert ".env is in no folder that is named" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

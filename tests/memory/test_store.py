@@ -230,13 +230,20 @@ def test_only_the_user_may_read_anything(tmp_path: Path, existed: bool) -> None:
     folder = tmp_path / "memory"
     if existed:
         folder.mkdir()
-        folder.chmod(0o777)
+        folder.chmod(0o755)
         (folder / "projects.sqlite").touch(0o644)
     store = MemoryStore(folder)
     store.update(ONE, KEY, {"a": (FILE, [1, 2])})
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     store.close()
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory").chmod(0o777)
+    with pytest.raises(InvalidRequestError, match="other users can write to it; delete it, or"):
+        MemoryStore(tmp_path / "memory")
 
 
 def test_a_segment_of_another_tokenizer_is_not_used(store: MemoryStore, tmp_path: Path) -> None:
