@@ -28,6 +28,7 @@ from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence as Requested
+from benchmarks.cache_kinds import MODELS
 from benchmarks.random_model import random_target
 from benchmarks.records import RESULTS, markdown_table, options_of, progress_line, record
 
@@ -38,12 +39,33 @@ from mlx_lm.models.cache import make_prompt_cache  # isort: skip
 KINDS: Final = ("novel", "edit")
 SIZES: Final = (1, 2, 4, 8)
 CONTESTANTS: Final = ("together", "one after another", "BatchGenerator")
-RANDOM: Final[dict[str, Any]] = {
-    "model_type": "llama", "hidden_size": 768, "num_hidden_layers": 14, "intermediate_size": 2048,
-    "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 64, "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 4096, "tie_word_embeddings": True,
+SHAPES: Final[dict[str, dict[str, Any]]] = {
+    "random-100m": {
+        "model_type": "llama", "hidden_size": 768, "num_hidden_layers": 14,
+        "intermediate_size": 2048, "num_attention_heads": 12, "num_key_value_heads": 4,
+        "head_dim": 64, "rms_norm_eps": 1e-5, "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    },
+    "qwen3_5": MODELS["qwen3_5"] | {"model_type": "qwen3_5"},
+    "gemma3_text": MODELS["gemma3_text"] | {"model_type": "gemma3_text"},
+    "deepseek_v3": {
+        "model_type": "deepseek_v3", "hidden_size": 512, "intermediate_size": 1536,
+        "moe_intermediate_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
+        "num_key_value_heads": 8, "n_routed_experts": 8, "n_shared_experts": 1,
+        "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 2,
+        "kv_lora_rank": 256, "q_lora_rank": None, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32,
+        "v_head_dim": 64, "max_position_embeddings": 4096, "rope_scaling": None,
+    },
+    "qwen3_moe": {
+        "model_type": "qwen3_moe", "hidden_size": 512, "intermediate_size": 1536,
+        "moe_intermediate_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+    },
 }  # fmt: skip
-"""A Llama of 90M parameters without its embeddings; the vocabulary is the bundled model's."""
+"""Networks of 30 to 100 million parameters; the vocabulary is the bundled model's."""
 
 Answer = Callable[[Engine, Sequence[ReplayCase]], float]
 """Gives all forced answers and returns the seconds that it took."""
@@ -188,13 +210,13 @@ def draw(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     parser = options_of(__doc__, quick="ember, 3 turns; nothing is recorded")
-    parser.add_argument("--models", nargs="+", choices=["ember", "random-100m"])
+    parser.add_argument("--models", nargs="+", choices=["ember", *SHAPES])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--without-joins", action="store_true", help="nothing is recorded")
     options = parser.parse_args()
-    names = options.models or (["ember"] if options.quick else ["ember", "random-100m"])
+    names = options.models or (["ember"] if options.quick else ["ember", *SHAPES])
     repeats = 3 if options.quick else options.repeats
     tokens = 48 if options.quick else options.tokens
 
@@ -211,8 +233,8 @@ def main() -> None:
     for name in names:
         engine = bundled
         if name != "ember":
-            fuses = bundled.backend.is_cpu
-            model = random_target(name, RANDOM, bundled.model, fuses=fuses)
+            fuses = bundled.backend.is_cpu and name == "random-100m"
+            model = random_target(name, SHAPES[name], bundled.model, fuses=fuses)
             engine = Engine(
                 model, bundled.backend, calibrate=lambda model, _: measure_cost_curve(model)
             )

@@ -172,7 +172,10 @@ def test_windows_that_move_change_nothing(subject: Subject) -> None:
         subject.check(prompt, GREEDY)
 
 
-BATCHED = {"llama", "qwen3", "qwen3_moe", "mixtral", "gemma3", "gemma4", "gpt_oss", "smollm3"}
+BATCHED = {
+    "llama", "qwen3", "qwen3_moe", "mixtral", "gemma3", "gemma4", "gpt_oss", "smollm3", "qwen3_5",
+    "qwen3_next", "falcon_h1", "mamba2", "lfm2", "nemotron_h", "granitemoehybrid",
+}  # fmt: skip
 
 
 def test_company_changes_nothing(subject: Subject) -> None:

@@ -14,8 +14,9 @@ from itertools import accumulate
 from typing import Any, Final, cast
 
 import mlx.core as mx
-from mlx_lm.models.cache import create_attention_mask
+from mlx_lm.models.cache import CacheList, create_attention_mask
 
+from akunu_py.cache.batched_states import BatchedStates, StateRows
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.windows import WindowLayerCache
@@ -188,6 +189,45 @@ class BatchedLayer:
         return held.keys[:, :, :longest], held.values[:, :, :longest]
 
 
-def batched_layers(caches: Sequence[Sequence[Any]], rows: BatchedRows) -> list[BatchedLayer]:
-    """The caches of several sequences, each with a cache for every layer, as a model takes them."""
-    return [BatchedLayer(layers, rows) for layers in zip(*caches, strict=True)]
+class BatchedCaches:
+    """The caches of several sequences for one forward, with `counts` rows of each.
+
+    Attributes:
+        layers: what a model is called with.
+        attention: those of them with keys and values.
+        recorder: what `record` needs for the forward; None if no layer needs it.
+    """
+
+    def __init__(self, caches: Sequence[KVCache], counts: Sequence[int]) -> None:
+        self._caches = caches
+        self._rows = BatchedRows(counts, caches)
+        self._state_rows = StateRows(counts)
+        stack = caches[0].stack
+        is_same = stack is not None and all(cache.stack is stack for cache in caches)
+        self._before = iter(stack if is_same and stack is not None else ())
+        self.attention: list[BatchedLayer] = []
+        self._states: list[BatchedStates] = []
+        self.layers = [
+            self._batched(layers) for layers in zip(*(one.layers for one in caches), strict=True)
+        ]
+        has_order = bool(self._states) and self._state_rows.longest > 1
+        self.recorder = self._state_rows if has_order else None
+
+    def advance(self) -> None:
+        """Counts the tokens of the forward, which has been built, and hands out the states."""
+        recordings = [cache.recording for cache in self._caches]
+        for part in self._states:
+            part.settle(recordings)
+        for cache, count in zip(self._caches, self._rows.counts, strict=True):
+            cache.stack = self._states or None
+            cache.advance(count)
+
+    def _batched(self, parts: Sequence[Any]) -> Any:
+        if isinstance(parts[0], CacheList):
+            inner = zip(*(part.caches for part in parts), strict=True)
+            return CacheList(*map(self._batched, inner))
+        if isinstance(parts[0], LayerCache):
+            self.attention.append(BatchedLayer(parts, self._rows))
+            return self.attention[-1]
+        self._states.append(BatchedStates(parts, self._state_rows, next(self._before, None)))
+        return self._states[-1]

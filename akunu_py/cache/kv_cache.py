@@ -50,6 +50,7 @@ class KVCache:
         self.capacity = capacity
         self.group: CacheGroup | None = None
         self.seat = 0
+        self.stack: Sequence[Any] | None = None
         self._make_layers = make_layers
         self._start()
         self.can_rollback = not self.unknown_kinds
@@ -171,7 +172,7 @@ class KVCache:
     @property
     def can_join(self) -> bool:
         """Whether other caches of its model may share buffers with it."""
-        return not self._states and all(type(layer) is LayerCache for layer in self._counted)
+        return bool(self._counted) and all(type(layer) is LayerCache for layer in self._counted)
 
     def join(self, others: "Sequence[KVCache]") -> None:
         """Moves its content and that of other caches into shared buffers, if there is memory."""
@@ -195,6 +196,11 @@ class KVCache:
         with suppress(Exception):
             for layer in self._counted:
                 layer.separate()
+            if self.stack is not None:
+                self.stack, states = None, list(arrays_of([vars(part) for part in self._states]))
+                for state in states:  # in place, because a recording may know it
+                    state[:] = mx.contiguous(state)
+                mx.eval(states)
 
     def _leave_group(self) -> None:
         if self.group is not None:

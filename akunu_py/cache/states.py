@@ -10,11 +10,11 @@ left; a family that fails is not recorded.
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from inspect import signature
 from threading import local
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, Self, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -27,6 +27,12 @@ _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
     "recurrent_gla": (("q", "k", "v"), 2),  # Bailing's lightning attention
 }
 """mlx-lm's functions that advance a state: their inputs over the sequence, and its axis in them."""
+
+_STATES: Final = ("state", "h")
+"""Their names for the state that they begin with."""
+
+Recur = Callable[..., tuple[mx.array, mx.array]]
+"""Returns the outputs and the next state."""
 
 _SCALARS: Final = (bool, int, float, str, type(None))
 
@@ -116,14 +122,24 @@ def parts_of(layers: Sequence[Any]) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class _Recurrence:
-    """One call of a recurrence, which returned `state`."""
+class Recurrence:
+    """One call of a recurrence, which returned `state`; perhaps for several sequences."""
 
-    call: Callable[..., tuple[mx.array, mx.array]]
+    call: Recur
     arguments: dict[str, Any]
     inputs: tuple[str, ...]
     axis: int
     state: mx.array
+
+    def of(self, seat: int, state: mx.array) -> Self:
+        """The call for one of several sequences, which is left with `state`."""
+        names = (*self.inputs, *_STATES)
+        own = {
+            name: value[seat : seat + 1]
+            for name in names
+            if (value := self.arguments.get(name)) is not None
+        }
+        return replace(self, arguments={**self.arguments, **own}, state=state)
 
     def state_after(self, tokens: int) -> mx.array:
         part = (slice(None),) * self.axis + (slice(tokens),)
@@ -131,12 +147,35 @@ class _Recurrence:
         return self.call(**{**self.arguments, **cut})[1]
 
 
+class Recorder(Protocol):
+    """Calls the functions of recurrent layers, and notes what they are given."""
+
+    def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
+        """A convolution."""
+
+    def advance(
+        self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
+    ) -> tuple[mx.array, mx.array]:
+        """A recurrence, with the names of its inputs over the sequence and its axis in them."""
+
+
 @dataclass
 class Recording:
     """What the recurrent layers of one forward were given, in the order of the layers."""
 
     convolved: list[mx.array] = field(default_factory=list)
-    recurrences: list[_Recurrence] = field(default_factory=list)
+    recurrences: list[Recurrence] = field(default_factory=list)
+
+    def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
+        self.convolved.append(given)
+        return call(given)
+
+    def advance(
+        self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
+    ) -> tuple[mx.array, mx.array]:
+        outputs, state = call(**arguments)
+        self.recurrences.append(Recurrence(call, arguments, tuple(inputs), axis, state))
+        return outputs, state
 
     def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
         """The entries that caches have after the first `tokens` `of` those of the recorded forward.
@@ -177,7 +216,7 @@ class Recording:
 
 
 @contextmanager
-def record(recording: Recording | None) -> Generator[None, None, None]:
+def record(recording: Recorder | None) -> Generator[None, None, None]:
     """Records the forwards that this thread builds meanwhile; None records nothing."""
     before, _active.recording = getattr(_active, "recording", None), recording
     try:
@@ -215,25 +254,20 @@ class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
         dict.update(self, original)
 
     def __call__(self, x: mx.array) -> mx.array:
-        recording: Recording | None = getattr(_active, "recording", None)
-        if recording is not None:
-            recording.convolved.append(x)
-        return cast(mx.array, super().__call__(x))
+        recorder: Recorder | None = getattr(_active, "recording", None)
+        call = super().__call__
+        return cast(mx.array, call(x) if recorder is None else recorder.convolve(call, x))
 
 
-def _recorded(
-    call: Callable[..., tuple[mx.array, mx.array]], inputs: tuple[str, ...], axis: int
-) -> Callable[..., tuple[mx.array, mx.array]]:
+def _recorded(call: Recur, inputs: tuple[str, ...], axis: int) -> Recur:
     parameters = signature(call)
 
     @wraps(call)
     def recorded(*arguments: Any, **named: Any) -> tuple[mx.array, mx.array]:
-        outputs, state = call(*arguments, **named)
-        recording: Recording | None = getattr(_active, "recording", None)
-        if recording is not None:
-            bound = parameters.bind(*arguments, **named).arguments
-            if bound.get("mask") is None:
-                recording.recurrences.append(_Recurrence(call, bound, inputs, axis, state))
-        return outputs, state
+        recorder: Recorder | None = getattr(_active, "recording", None)
+        bound = parameters.bind(*arguments, **named).arguments if recorder else {}
+        if recorder is None or bound.get("mask") is not None:
+            return call(*arguments, **named)
+        return recorder.advance(call, bound, inputs, axis)
 
     return recorded

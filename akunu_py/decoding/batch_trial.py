@@ -8,7 +8,6 @@ from typing import Final
 
 import mlx.core as mx
 
-from akunu_py.cache.layers import LayerCache
 from akunu_py.model.target_model import TargetModel
 
 _TRIED: Final = ((5, 1), (3, 3), (9, 2))
@@ -27,33 +26,35 @@ def why_not_batched(model: TargetModel) -> str | None:
     several tokens of some, and one with a token of each and their caches joined.
     """
     caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
-    kinds = {
-        type(layer).__name__ for layer in caches[0].layers if not isinstance(layer, LayerCache)
-    }
-    if kinds:
+    if kinds := caches[0].unknown_kinds:
         return (
             "Requests are answered in turns, not in one batch: this model keeps its context in "
-            f"{' and '.join(sorted(kinds))}."
+            f"{' and '.join(kinds)}."
         )
     counts = [count for _, count in _TRIED]
     ones = [1] * len(caches)
     parts, separate, steps = [], [], []
     for step, (before, count), cache in zip((3, 4, 5), _TRIED, caches, strict=True):
         tokens = mx.arange(before + count) * step % model.vocabulary_size
-        logits = model.forward(tokens, cache)[before:]
+        model.append(tokens[:before], cache)
+        cache.mark()
+        logits = model.forward(tokens[before:], cache)
         parts.append(tokens[before:])
         separate.append(logits)
         steps.append(logits[-1:])
         mx.eval(logits)
         cache.rollback(before)
+        cache.mark()
     try:
         is_right = _are_close(
             model, model.forward_batch(mx.concatenate(parts), caches, counts), separate
         )
-        if is_right and caches[0].can_join:
-            for cache in caches:
-                cache.rollback(cache.length - 1)
-            caches[0].join(caches[1:])
+        if is_right and (caches[0].can_join or caches[0].has_states):
+            missing = [cache.rollback(cache.length - 1) for cache in caches]
+            if any(missing):
+                raise ValueError
+            if caches[0].can_join:
+                caches[0].join(caches[1:])
             last = mx.concatenate([tokens[-1:] for tokens in parts])
             is_right = _are_close(model, model.forward_batch(last, caches, ones), steps)
     except Exception:  # a model's own Python may raise anything

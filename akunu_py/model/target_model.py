@@ -17,7 +17,7 @@ from mlx import nn
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.cache.batched import BatchedRows, batched_layers
+from akunu_py.cache.batched import BatchedCaches
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache
 from akunu_py.cache.states import make_recordable, record
@@ -282,13 +282,11 @@ class TargetModel:
         `[rows, vocabulary]`.
         """
         self._intercept()
-        rows = BatchedRows(counts, caches)
-        layers = batched_layers([cache.layers for cache in caches], rows)
+        batch = BatchedCaches(caches, counts)
         split = self._split_for(max(counts), max(cache.length for cache in caches))
-        with attending(split, layers):
-            logits: mx.array = self.network(tokens[:, None], cache=layers)
-        for cache, count in zip(caches, counts, strict=True):
-            cache.advance(count)
+        with record(batch.recorder), attending(split, batch.attention):
+            logits: mx.array = self.network(tokens[:, None], cache=batch.layers)
+        batch.advance()
         return logits[:, 0]
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, *, step: int = PREFILL_STEP) -> None:

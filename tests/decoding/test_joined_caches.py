@@ -9,7 +9,7 @@ import mlx.core as mx
 import pytest
 from mlx_lm.models.base import scaled_dot_product_attention
 
-from akunu_py.cache.batched import BatchedRows, batched_layers
+from akunu_py.cache.batched import BatchedCaches, BatchedRows
 from akunu_py.cache.layers import LayerCache
 from akunu_py.decoding.batch import Batch, BatchedTarget
 from akunu_py.drafting.base import NO_DRAFT
@@ -72,7 +72,7 @@ def test_a_window_over_joined_caches_ends_where_it_does_over_each(smallest: Targ
     queries = mx.random.normal((3, 2, 1, 8))
     found = []
     for _ in range(2):
-        (layer, *_) = batched_layers([one.layers for one in caches], BatchedRows([1, 1, 1], caches))
+        (layer, *_) = BatchedCaches(caches, [1, 1, 1]).layers
         mask = layer.make_mask(1, window_size=3)
         layer.update_and_fetch(keys, values)
         inputs = queries, keys, values

@@ -1,9 +1,11 @@
 """Random schedules of sequences in company: no answer changes, each cache stays in order."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from random import Random
 
 import numpy as np
@@ -12,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.states import arrays_of
 from akunu_py.decoding.batch import Batch
+from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits, decode
 from akunu_py.decoding.target import ModelTarget
@@ -21,6 +25,7 @@ from akunu_py.options import Sampling
 from akunu_py.planning.planner import FixedPlanner
 from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
+from tests.architectures import make_model
 from tests.decoding.company import joining, prompt_of
 from tests.fakes import OracleDrafter, rounds_of
 
@@ -36,10 +41,17 @@ SAMPLINGS = (
 Answers = Callable[[int, Sampling], list[int]]
 
 
+HYBRIDS = ("qwen3_5", "qwen3_next", "mamba2", "falcon_h1", "lfm2", "bailing_moe_linear")
+"""With recurrences of three kinds, with convolutions alone, with and without attention."""
+
+
 @pytest.fixture(scope="module")
 def alone(smallest: TargetModel) -> Answers:
+    return answers_of(smallest)
+
+
+def answers_of(model: TargetModel) -> Answers:
     """What plain decoding answers without company."""
-    model = smallest
 
     @cache
     def answer(number: int, sampling: Sampling) -> list[int]:
@@ -115,15 +127,16 @@ class Member:
         tokens = [*prompt_of(self.plan.number), *self.emitted][:-1]
         self.cache.rollback(min(len(tokens), self.cache.length))
         tokens = tokens[: self.cache.length]
+        if not tokens:
+            return True
         fresh = self.model.make_cache(len(tokens))
         self.model.prefill(tokens, fresh)
-        return all(
-            np.allclose(own, other, atol=1e-3)
-            for mine, theirs in zip(
-                self.cache.rows(0, len(tokens)), fresh.rows(0, len(tokens)), strict=True
-            )
-            for own, other in zip(mine, theirs, strict=True)
+        mine, theirs = (
+            [*chain(*held.rows(0, len(tokens))), *arrays_of(list(held.checkpoint().states))]
+            for held in (self.cache, fresh)
         )
+        pairs = zip(mine, theirs, strict=True)
+        return all(np.allclose(own, other, atol=1e-3) for own, other in pairs)
 
 
 @settings(max_examples=100)
@@ -133,6 +146,22 @@ def test_no_schedule_changes_an_answer_or_a_cache(
 ) -> None:
     with joining(after=seed % 4):
         run_schedule(smallest, alone, schedule, seed)
+
+
+@pytest.fixture(scope="module", params=HYBRIDS)
+def hybrid(request: pytest.FixtureRequest) -> tuple[TargetModel, Answers]:
+    model = make_model(request.param)
+    assert why_not_batched(model) is None
+    return model, answers_of(model)
+
+
+@settings(max_examples=int(os.environ.get("AKUNU_SCHEDULES", "12")))
+@given(schedule=st.lists(plans, min_size=2, max_size=4), seed=st.integers(0, 9999))
+def test_no_schedule_changes_an_answer_or_a_state(
+    hybrid: tuple[TargetModel, Answers], schedule: list[Plan], seed: int
+) -> None:
+    with joining(after=seed % 4):
+        run_schedule(*hybrid, schedule, seed)
 
 
 def run_schedule(model: TargetModel, alone: Answers, schedule: list[Plan], seed: int) -> None:
