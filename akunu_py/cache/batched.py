@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import add
 from typing import Any, Final, cast
 
 import mlx.core as mx
@@ -18,7 +19,7 @@ from mlx_lm.models.cache import CacheList, create_attention_mask
 
 from akunu_py.cache.batched_states import BatchedStates, StateRows
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.layers import LayerCache, check_room
 from akunu_py.cache.windows import WindowLayerCache
 
 _MOST_PADDING: Final = 1.5
@@ -36,9 +37,11 @@ class BatchedRows:
             the order of their seats, and of about the same length.
     """
 
-    def __init__(self, counts: Sequence[int], caches: Sequence[KVCache]) -> None:
+    def __init__(
+        self, counts: Sequence[int], caches: Sequence[KVCache], *, pads: bool = False
+    ) -> None:
         self.counts = counts
-        lengths = [cache.length for cache in caches]
+        self.lengths = lengths = [cache.length for cache in caches]
         self.positions = [
             length + row
             for count, length in zip(counts, lengths, strict=True)
@@ -50,7 +53,8 @@ class BatchedRows:
         group = caches[0].group
         self.are_joined = (
             group is not None
-            and len(caches) == group.size == sum(counts)
+            and len(caches) == group.size
+            and (pads or len(caches) == sum(counts))
             and all(one.group is group and one.seat == seat for seat, one in enumerate(caches))
             and has_little_padding(lengths)
         )
@@ -189,8 +193,67 @@ class BatchedLayer:
         return held.keys[:, :, :longest], held.values[:, :, :longest]
 
 
+class PaddedLayer:
+    """The same for a forward over `[sequences, longest]` tokens, which shows all keys and values to
+    the model, padded at the end, and a mask: for models that look at them."""
+
+    def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows, places: StateRows) -> None:
+        if any(type(layer) is not LayerCache for layer in layers):
+            raise ValueError("These caches do not show all of their keys.")
+        self.offset = mx.array(rows.lengths)
+        self.appended: tuple[Any, Any] = (None, None)
+        self._layers, self._rows = layers, rows
+        last = mx.array(list(rows.counts))[:, None] - 1
+        self._places = mx.minimum(mx.arange(places.longest), last)
+        self._is_ragged = min(rows.counts) < places.longest
+        self._total = max(map(add, rows.lengths, rows.counts))
+
+    def make_mask(
+        self, tokens: int, return_array: bool = False, window_size: int | None = None
+    ) -> mx.array:
+        positions = (self.offset[:, None] + self._places)[:, None, :, None]
+        keys = mx.arange(self._total)
+        mask = keys <= positions
+        return mask if window_size is None else mask & (keys > positions - window_size)
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Appends `[sequences, kv_heads, longest, head_dim]`; returns all, up to the longest."""
+        self.appended = self._append_joined(keys, values)
+        return self.appended
+
+    def keys_and_values(self) -> tuple[mx.array, mx.array]:
+        return self.appended
+
+    def _append_joined(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        counts, layers = self._rows.counts, self._layers
+        ends = [layer.offset + count for layer, count in zip(layers, counts, strict=True)]
+        if not self._rows.are_joined:
+            held: tuple[list[mx.array], list[mx.array]] = [], []
+            for seat, (layer, count) in enumerate(zip(layers, counts, strict=True)):
+                own = (part[seat : seat + 1, :, :count] for part in (keys, values))
+                fill = [(0, 0), (0, 0), (0, self._total - ends[seat]), (0, 0)]
+                for whole, part in zip(held, layer.update_and_fetch(*own), strict=True):
+                    whole.append(mx.pad(part, fill))
+            return mx.concatenate(held[0]), mx.concatenate(held[1])
+        shared = layers[0].held
+        assert shared.keys is not None
+        assert shared.values is not None
+        if self._is_ragged:  # the padding writes what the last row of its sequence does
+            rows = self._places[:, None, :, None]
+            keys, values = (mx.take_along_axis(part, rows, axis=2) for part in (keys, values))
+        at = (self.offset[:, None] + self._places)[:, None, :, None]
+        shared.keys = mx.put_along_axis(shared.keys, at, keys, axis=2)
+        shared.values = mx.put_along_axis(shared.values, at, values, axis=2)
+        for layer, end in zip(layers, ends, strict=True):
+            check_room(end, layer.capacity)
+            layer.offset = end
+        return shared.keys[:, :, : self._total], shared.values[:, :, : self._total]
+
+
 class BatchedCaches:
     """The caches of several sequences for one forward, with `counts` rows of each.
+
+    The forward is one over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`.
 
     Attributes:
         layers: what a model is called with.
@@ -198,20 +261,32 @@ class BatchedCaches:
         recorder: what `record` needs for the forward; None if no layer needs it.
     """
 
-    def __init__(self, caches: Sequence[KVCache], counts: Sequence[int]) -> None:
+    def __init__(
+        self, caches: Sequence[KVCache], counts: Sequence[int], *, pads: bool = False
+    ) -> None:
         self._caches = caches
-        self._rows = BatchedRows(counts, caches)
-        self._state_rows = StateRows(counts)
+        self._rows = BatchedRows(counts, caches, pads=pads)
+        self._state_rows = StateRows(counts, pads=pads)
         stack = caches[0].stack
         is_same = stack is not None and all(cache.stack is stack for cache in caches)
         self._before = iter(stack if is_same and stack is not None else ())
-        self.attention: list[BatchedLayer] = []
+        self.attention: list[BatchedLayer | PaddedLayer] = []
         self._states: list[BatchedStates] = []
         self.layers = [
             self._batched(layers) for layers in zip(*(one.layers for one in caches), strict=True)
         ]
         has_order = bool(self._states) and self._state_rows.longest > 1
         self.recorder = self._state_rows if has_order else None
+
+    def ids(self, tokens: mx.array) -> mx.array:
+        """The tokens `[rows]` as a model takes them."""
+        rows = self._state_rows
+        return tokens[rows.padded] if rows.pads else tokens[:, None]
+
+    def rows_of(self, logits: mx.array) -> mx.array:
+        """The logits `[rows, vocabulary]` of what a model returned."""
+        rows = self._state_rows
+        return logits.flatten(0, 1)[rows.places] if rows.pads else logits[:, 0]
 
     def advance(self) -> None:
         """Counts the tokens of the forward, which has been built, and hands out the states."""
@@ -227,7 +302,10 @@ class BatchedCaches:
             inner = zip(*(part.caches for part in parts), strict=True)
             return CacheList(*map(self._batched, inner))
         if isinstance(parts[0], LayerCache):
-            self.attention.append(BatchedLayer(parts, self._rows))
+            rows, places = self._rows, self._state_rows
+            self.attention.append(
+                PaddedLayer(parts, rows, places) if places.pads else BatchedLayer(parts, rows)
+            )
             return self.attention[-1]
         self._states.append(BatchedStates(parts, self._state_rows, next(self._before, None)))
         return self._states[-1]

@@ -19,13 +19,16 @@ from akunu_py.cache.states import Recording, Recur, Recurrence
 class StateRows:
     """The rows of a forward, `counts` of each sequence, and what its recurrent layers are given.
 
+    If it `pads`, the forward is one over `[sequences, longest]`, and they are given it so.
+
     Attributes:
         convolved: the inputs of each convolution, `[sequences, kept + longest, width]`.
         recurrences: the calls of the recurrences for all sequences.
     """
 
-    def __init__(self, counts: Sequence[int]) -> None:
+    def __init__(self, counts: Sequence[int], *, pads: bool = False) -> None:
         self.counts = counts
+        self.pads = pads
         self.longest = max(counts)
         self.convolved: list[mx.array] = []
         self.recurrences: list[Recurrence] = []
@@ -35,7 +38,7 @@ class StateRows:
         return [sum(self.counts[:seat]) for seat in range(len(self.counts))]
 
     @cached_property
-    def _padded(self) -> mx.array:
+    def padded(self) -> mx.array:
         """The row at each place, `[sequences, longest]`; the last one of a sequence is repeated."""
         places = range(self.longest)
         return mx.array(
@@ -46,7 +49,7 @@ class StateRows:
         )
 
     @cached_property
-    def _places(self) -> mx.array:
+    def places(self) -> mx.array:
         """The place of each row among `sequences * longest`."""
         return mx.array(
             [
@@ -63,18 +66,24 @@ class StateRows:
 
     def gather(self, rows: mx.array, axis: int) -> mx.array:
         """`[rows, .., 1, ..]`, with one place on `axis`, as `[sequences, .., longest, ..]`."""
-        return mx.moveaxis(mx.squeeze(rows, axis)[self._padded], 1, axis)
+        if self.pads:
+            return rows
+        return mx.moveaxis(mx.squeeze(rows, axis)[self.padded], 1, axis)
 
     def scatter(self, padded: mx.array, axis: int) -> mx.array:
         """The opposite of `gather`."""
+        if self.pads:
+            return padded
         flat = mx.moveaxis(padded, axis, 1).flatten(0, 1)
-        return mx.expand_dims(flat[self._places], axis)
+        return mx.expand_dims(flat[self.places], axis)
 
     def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
         """A convolution over `[rows, kept + 1, width]`, of which each row has its own sequence's
         state, and its own input as the last."""
-        kept = given[mx.array(self._firsts), :-1]
-        inputs = mx.concatenate([kept, self.gather(given[:, -1:], 1)], axis=1)
+        inputs = given
+        if not self.pads:
+            kept = given[mx.array(self._firsts), :-1]
+            inputs = mx.concatenate([kept, self.gather(given[:, -1:], 1)], axis=1)
         self.convolved.append(inputs)
         return self.scatter(call(inputs), 1)
 
@@ -118,7 +127,7 @@ class BatchedStates:
             before.cache[index] if before and before.holds(index, held) else _stacked(held)
             for index, held in enumerate(self.own)
         ]
-        if rows.longest > 1:
+        if rows.longest > 1 and not rows.pads:
             self.cache = [
                 entry[rows.seats] if entry is not None and entry.ndim == 3 else entry
                 for entry in self.cache

@@ -172,7 +172,8 @@ class KVCache:
     @property
     def can_join(self) -> bool:
         """Whether other caches of its model may share buffers with it."""
-        return bool(self._counted) and all(type(layer) is LayerCache for layer in self._counted)
+        has_content = bool(self._counted) and self.length > 0
+        return has_content and all(type(layer) is LayerCache for layer in self._counted)
 
     def join(self, others: "Sequence[KVCache]") -> None:
         """Moves its content and that of other caches into shared buffers, if there is memory."""

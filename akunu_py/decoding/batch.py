@@ -229,7 +229,7 @@ class Batch:
         if not parts:
             return
         counts = [one.tokens.size for one in inputs]
-        if sum(counts) == len(parts):
+        if sum(counts) == len(parts) or self._model.pads_batches:
             self._join([one.target.cache for one in parts])
         shape = len(parts), sum(counts), sum(one.start for one in inputs)
         try:
@@ -245,15 +245,15 @@ class Batch:
             one.run = run
 
     def _join(self, caches: Sequence[KVCache]) -> None:
-        """Joins the caches of sequences that have had single steps together for a while."""
+        """Joins the caches of sequences that have had single steps together for a while; at once if
+        the model would need copies of them in one array."""
         before, steps = self._together
+        at_once = self._model.pads_batches and len(caches) > 1
         ids = frozenset(map(id, caches))
         self._together = ids, steps + 1 if ids == before else 1
         if (
             self.joins
-            and len(caches) >= _JOIN_FROM
-            and steps >= _JOIN_AFTER
-            and ids == before
+            and (at_once or (len(caches) >= _JOIN_FROM and steps >= _JOIN_AFTER and ids == before))
             and any(one.group is None or one.group is not caches[0].group for one in caches)
             and all(one.can_join for one in caches)
             and has_little_padding([one.capacity for one in caches])

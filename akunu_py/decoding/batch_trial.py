@@ -25,12 +25,23 @@ def why_not_batched(model: TargetModel) -> str | None:
     Forwards over the last tokens of three short sequences are compared with separate ones: one with
     several tokens of some, and one with a token of each and their caches joined.
     """
-    caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
-    if kinds := caches[0].unknown_kinds:
+    if kinds := model.make_cache(1).unknown_kinds:
         return (
             "Requests are answered in turns, not in one batch: this model keeps its context in "
             f"{' and '.join(kinds)}."
         )
+    for pads in (False, True):
+        model.pads_batches = pads
+        if _is_right(model):
+            return None
+    return (
+        "Requests are answered in turns, not in one batch: this model's layers do not serve "
+        "several sequences at once."
+    )
+
+
+def _is_right(model: TargetModel) -> bool:
+    caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
     counts = [count for _, count in _TRIED]
     ones = [1] * len(caches)
     parts, separate, steps = [], [], []
@@ -59,12 +70,7 @@ def why_not_batched(model: TargetModel) -> str | None:
             is_right = _are_close(model, model.forward_batch(last, caches, ones), steps)
     except Exception:  # a model's own Python may raise anything
         is_right = False
-    if is_right:
-        return None
-    return (
-        "Requests are answered in turns, not in one batch: this model's attention does not serve "
-        "several sequences at once."
-    )
+    return is_right
 
 
 def _are_close(model: TargetModel, together: mx.array, separate: Sequence[mx.array]) -> bool:

@@ -60,6 +60,7 @@ class TargetModel:
     Attributes:
         row_split: which forwards compute their attentions in parts; None if none may.
         padding: the tokens that a drafted round is padded to, by its own; see `CostCurve.padding`.
+        pads_batches: whether sequences that share a forward are padded to the same number of rows.
         ranks: which processes compute its forwards, for the user; None if this one does.
     """
 
@@ -89,6 +90,7 @@ class TargetModel:
         self.max_kv_size = max_kv_size
         self.row_split = RowSplit(vector_attention) if vector_attention else None
         self.padding: Mapping[int, int] = {}
+        self.pads_batches = False
         self.ranks: str | None = None
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
         self._intercepts = False
@@ -282,12 +284,12 @@ class TargetModel:
         `[rows, vocabulary]`.
         """
         self._intercept()
-        batch = BatchedCaches(caches, counts)
+        batch = BatchedCaches(caches, counts, pads=self.pads_batches)
         split = self._split_for(max(counts), max(cache.length for cache in caches))
         with record(batch.recorder), attending(split, batch.attention):
-            logits: mx.array = self.network(tokens[:, None], cache=batch.layers)
+            logits: mx.array = self.network(batch.ids(tokens), cache=batch.layers)
         batch.advance()
-        return logits[:, 0]
+        return batch.rows_of(logits)
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, *, step: int = PREFILL_STEP) -> None:
         for _ in self.prefill_chunks(tokens, cache, step=step, overlaps=True):

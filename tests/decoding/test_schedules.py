@@ -41,8 +41,12 @@ SAMPLINGS = (
 Answers = Callable[[int, Sampling], list[int]]
 
 
-HYBRIDS = ("qwen3_5", "qwen3_next", "mamba2", "falcon_h1", "lfm2", "bailing_moe_linear")
-"""With recurrences of three kinds, with convolutions alone, with and without attention."""
+OTHERS = (
+    "qwen3_5", "qwen3_next", "mamba2", "falcon_h1", "lfm2", "bailing_moe_linear", "deepseek_v3",
+    "kimi_linear", "gemma3_text",
+)  # fmt: skip
+"""With recurrences of three kinds, with convolutions alone, with and without attention, with latent
+attention, with both, and with windows."""
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +152,8 @@ def test_no_schedule_changes_an_answer_or_a_cache(
         run_schedule(smallest, alone, schedule, seed)
 
 
-@pytest.fixture(scope="module", params=HYBRIDS)
-def hybrid(request: pytest.FixtureRequest) -> tuple[TargetModel, Answers]:
+@pytest.fixture(scope="module", params=OTHERS)
+def other(request: pytest.FixtureRequest) -> tuple[TargetModel, Answers]:
     model = make_model(request.param)
     assert why_not_batched(model) is None
     return model, answers_of(model)
@@ -158,10 +162,10 @@ def hybrid(request: pytest.FixtureRequest) -> tuple[TargetModel, Answers]:
 @settings(max_examples=int(os.environ.get("AKUNU_SCHEDULES", "12")))
 @given(schedule=st.lists(plans, min_size=2, max_size=4), seed=st.integers(0, 9999))
 def test_no_schedule_changes_an_answer_or_a_state(
-    hybrid: tuple[TargetModel, Answers], schedule: list[Plan], seed: int
+    other: tuple[TargetModel, Answers], schedule: list[Plan], seed: int
 ) -> None:
     with joining(after=seed % 4):
-        run_schedule(*hybrid, schedule, seed)
+        run_schedule(*other, schedule, seed)
 
 
 def run_schedule(model: TargetModel, alone: Answers, schedule: list[Plan], seed: int) -> None:
