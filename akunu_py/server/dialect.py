@@ -25,7 +25,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
-from akunu_py.server.body import MAX_CHARACTERS, Body
+from akunu_py.server.body import Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import gbnf_to_lark
@@ -81,9 +81,14 @@ _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
 _MAX_TOP_LOGPROBS: Final = 20
 _MAX_CHOICES: Final = 16
+_TOO_MANY: Final = f"asks for more than {_MAX_CHOICES} answers in one request"
 _MAX_STOPS: Final = 64
 _MAX_STOP_LENGTH: Final = 512
 _MAX_BIASES: Final = 1024
+_MAX_BIASED: Final = 4096
+"""Characters of the texts with a bias together, and the tokens that they stand for."""
+_MAX_PARTS: Final = 1024
+"""Texts in a prompt that mixes them with ids: each is encoded on its own."""
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
@@ -150,6 +155,8 @@ def read_prompts(service: Service, body: Body) -> list[str | list[int]]:
     body.require("prompt")
     given = body.any("prompt")
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
+        if len(given) > _MAX_CHOICES:
+            body.refuse("prompt", _TOO_MANY)
         return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
     return [_prompt(service, body, "prompt", given)]
 
@@ -163,8 +170,8 @@ def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[i
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, list):
         body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in parts if isinstance(part, str)) > MAX_CHARACTERS:
-        body.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
+    if sum(isinstance(part, str) for part in parts) > _MAX_PARTS:
+        body.refuse(name, f"must have {_MAX_PARTS} strings or fewer; join them")
     if isinstance(given, str):
         return given
     tokens: list[int] = []
@@ -183,7 +190,7 @@ def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tup
     """How many choices each prompt has, and the jobs, repeated for every choice."""
     choices = body.integer(*names, default=1, least=1, most=_MAX_CHOICES)
     if len(jobs) * choices > _MAX_CHOICES:
-        body.refuse("prompt", f"asks for more than {_MAX_CHOICES} answers in one request")
+        body.refuse("prompt", _TOO_MANY)
     return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 
@@ -376,6 +383,7 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
         body.refuse(name, "must be a list of pairs, or an object")
     if len(given) > _MAX_BIASES:
         body.refuse(name, f"must have {_MAX_BIASES} entries or fewer")
+    left = _MAX_BIASED
     for entry in given.items() if isinstance(given, dict) else given:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             body.refuse(name, "must be pairs of a token id and a number")
@@ -383,10 +391,12 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
         if isinstance(token, str) and token.isdecimal() and len(token) < 12:
             token = int(token)
         tokens = [token]
-        if isinstance(token, str) and 0 < len(token) <= _MAX_STOP_LENGTH:
+        if isinstance(token, str) and 0 < len(token) <= min(left, _MAX_STOP_LENGTH):
             tokens = tokenizer.encode_plain(token)
+            left -= max(len(token), len(tokens))
         elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            body.refuse(name, "must name tokens by their ids, 0 or more, or by a short text")
+            texts = f"short texts, of {_MAX_BIASED} characters together"
+            body.refuse(name, f"must name tokens by their ids, 0 or more, or by {texts}")
         if bias is False:
             bias = FORBIDDEN
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
