@@ -106,7 +106,7 @@ class _Path:
             )
         if method != "POST":
             response = endpoint.handler(self._service, Body(scope["path_params"]))
-        elif len(raw) > _QUICKLY_READ:
+        elif len(raw) > _QUICKLY_READ or self._service.is_encoding:
             response = await asyncio.to_thread(self._answer, endpoint, raw)
         else:
             response = self._answer(endpoint, raw)

@@ -177,6 +177,11 @@ class Service:
         """Why jobs that run at the same time do not share forward passes; None if they do."""
         return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
 
+    @property
+    def is_encoding(self) -> bool:
+        """Whether another request would have to wait for the tokenizer."""
+        return self.worker.loading.done() and self.engine.tokenizer.is_encoding
+
     def encode(self, jobs: Many[Job]) -> None:
         """Encodes the prompts of one request, so that one that cannot be served is refused before
         the request waits; any thread may call this.
