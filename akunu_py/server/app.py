@@ -78,7 +78,7 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
     return next(each for each in CONTRACTS if path.startswith(each.prefix)).error_body
 
 
-_QUICKLY_READ: Final = 1 << 15
+_QUICKLY_READ: Final = 1 << 14
 """Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
 waking a thread, must not make other requests wait."""
 

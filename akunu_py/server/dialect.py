@@ -81,7 +81,6 @@ _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
 _MAX_TOP_LOGPROBS: Final = 20
 _MAX_CHOICES: Final = 16
-_TOO_MANY: Final = f"asks for more than {_MAX_CHOICES} answers in one request"
 _MAX_STOPS: Final = 64
 _MAX_STOP_LENGTH: Final = 512
 _MAX_BIASES: Final = 1024
@@ -155,8 +154,7 @@ def read_prompts(service: Service, body: Body) -> list[str | list[int]]:
     body.require("prompt")
     given = body.any("prompt")
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
-        if len(given) > _MAX_CHOICES:
-            body.refuse("prompt", _TOO_MANY)
+        given = body.values("prompt", most=_MAX_CHOICES)
         return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
     return [_prompt(service, body, "prompt", given)]
 
@@ -190,7 +188,7 @@ def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tup
     """How many choices each prompt has, and the jobs, repeated for every choice."""
     choices = body.integer(*names, default=1, least=1, most=_MAX_CHOICES)
     if len(jobs) * choices > _MAX_CHOICES:
-        body.refuse("prompt", _TOO_MANY)
+        body.refuse("prompt", f"asks for more than {_MAX_CHOICES} answers in one request")
     return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 

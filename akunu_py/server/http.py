@@ -4,10 +4,12 @@ Run it on uvloop's event loop: every token wakes the loop, which takes asyncio's
 times as long.
 """
 
+import asyncio
 import resource
 import socket
 from asyncio import TimerHandle, Transport
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final
 
@@ -62,6 +64,8 @@ class HttpServer(uvicorn.Server):
         # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
         for listener in sockets or ():
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # More threads gain nothing: each holds the interpreter, and the event loop waits for all.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
         await super().serve(sockets)
 
     @contextmanager

@@ -263,7 +263,10 @@ def _tokenize(service: Service, body: Body) -> Response:
     takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
     tokenizer, content = service.engine.tokenizer, body.text("content", default="")
     parts = (content[at : at + _AT_ONCE] for at in range(0, len(content), _AT_ONCE))
-    if sum(len(normalize("NFKC", part).encode()) for part in parts) > _MAX_TOKENIZED:
+    if (
+        len(content.encode()) > _MAX_TOKENIZED
+        or sum(len(normalize("NFKC", part).encode()) for part in parts) > _MAX_TOKENIZED
+    ):
         body.refuse("content", f"is longer than {_MAX_TOKENIZED} bytes")
     opens = body.flag("add_special", default=False)
     if body.flag("parse_special", default=True):

@@ -220,7 +220,7 @@ class DisconnectMiddleware:
         """The body; None if the client disconnected before its end."""
         self._check_size(int(Headers(scope=scope).get("content-length", "0")))
         parts: list[bytes] = []
-        size, more = 0, True
+        size, more, share = 0, True, self._most_held // 2
         place = asyncio.timeout(None)
         try:
             async with place:
@@ -234,7 +234,10 @@ class DisconnectMiddleware:
                     self._check_size(size)
                     if more:
                         self._unfinished[place] = size
-                        self._drop_oldest()
+                    while len(self._unfinished) > 1 and sum(self._unfinished.values()) > share:
+                        oldest = next(iter(self._unfinished))
+                        del self._unfinished[oldest]
+                        oldest.reschedule(0)
         except TimeoutError:
             sentence = "The body did not come to its end before newer ones needed its place."
             raise ApiError(
@@ -242,7 +245,7 @@ class DisconnectMiddleware:
             ) from None
         finally:
             self._unfinished.pop(place, None)
-        if self._held_bytes + size > self._most_held - self._most_held // 2:
+        if self._held_bytes + size > self._most_held - share:
             raise ApiError(
                 HTTPStatus.TOO_MANY_REQUESTS,
                 "The bodies of the requests that wait are too large together; try again shortly.",
@@ -255,13 +258,6 @@ class DisconnectMiddleware:
             async with self._turn:
                 await asyncio.sleep(0)
         return b"".join(parts)
-
-    def _drop_oldest(self) -> None:
-        """Ends the reading of the oldest unfinished bodies that do not fit."""
-        while len(self._unfinished) > 1 and sum(self._unfinished.values()) > self._most_held // 2:
-            oldest = next(iter(self._unfinished))
-            del self._unfinished[oldest]
-            oldest.reschedule(0)
 
     def _check_size(self, size: int) -> None:
         if size > self._body_bytes:

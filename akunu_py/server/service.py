@@ -179,7 +179,6 @@ class Service:
 
     @property
     def is_encoding(self) -> bool:
-        """Whether another request would have to wait for the tokenizer."""
         return self.worker.loading.done() and self.engine.tokenizer.is_encoding
 
     def encode(self, jobs: Many[Job]) -> None:
