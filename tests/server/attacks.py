@@ -155,12 +155,12 @@ ATTACKS: Final[dict[str, Attack]] = {
     # What the event loop would have to do.
     "pipelined": Attack(lambda _: get("/health", Connection="keep-alive") * 5_000, 2, 2.0),
     "biases": Attack(
-        lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 4_000, 1.0] for _ in range(1024)])
+        lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 2_000, 1.0] for _ in range(1024)])
     ),
     "digits": Attack(
         lambda _: post(
             "/completion",
-            b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 3_000) + b"]}",
+            b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 1_800) + b"]}",
         )
     ),
     "values": Attack(lambda _: _completion(ignored=[[]] * 200_000)),
