@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import ipaddress
 import logging
 import signal
@@ -69,6 +70,9 @@ def _load(settings: ServeSettings) -> "Engine":
     prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
     engine.generate(prompt[: max(1, engine.context_limit // 2)], options)
     engine.reset()
+    # What stays need not be searched again by each full collection, which stalls all threads.
+    gc.collect()
+    gc.freeze()
     return engine
 
 

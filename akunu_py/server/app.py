@@ -90,7 +90,7 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
     return next(each for each in CONTRACTS if path.startswith(each.prefix)).error_body
 
 
-_QUICKLY_READ: Final = 1 << 15
+_QUICKLY_READ: Final = 1 << 14
 """Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
 waking a thread, must not make other requests wait."""
 _GRAMMAR_THREADS: Final = 16
@@ -128,7 +128,7 @@ class _Path:
         await response(scope, receive, send)
 
     async def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
-        is_long = len(raw) > _QUICKLY_READ
+        is_long = len(raw) > _QUICKLY_READ or self._service.is_encoding
         body = await asyncio.to_thread(Body.parse, raw) if is_long else Body.parse(raw)
         handle = partial(endpoint.handler, self._service, body)
         if not body.has(*GRAMMAR_FIELDS):

@@ -14,8 +14,13 @@ from akunu_py.server.errors import BodyError
 
 D = TypeVar("D")
 
-MAX_CHARACTERS: Final = 4 << 20
-"""The length of any one text, including files around a gap."""
+_MAX_CHARACTERS: Final = 4 << 20
+"""The length of all texts of a body together, including files around a gap: encoding takes about a
+second for each million, and nothing can end it."""
+_MAX_ESCAPES: Final = 1 << 20
+"""Backslashes of a body: a text with many takes long to find."""
+_MAX_DIGITS: Final = 100
+"""Of an integer: thousands of digits take their square to read."""
 _MAX_VALUES: Final = 1 << 18
 """JSON is parsed in one go, during which nothing else runs."""
 _MAX_INTEGER: Final = 1 << 63
@@ -46,6 +51,8 @@ class Body:
             raise BodyError(f"The body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
             raise BodyError(f"The body must be a JSON object, not {_KINDS[type(value)]}.")
+        if len(raw) > _MAX_CHARACTERS and _characters(value) > _MAX_CHARACTERS:
+            raise BodyError(f"The texts of the body have more than {_MAX_CHARACTERS} characters.")
         return cls(value)
 
     def has(self, *names: str) -> bool:
@@ -170,8 +177,6 @@ class Body:
 
     def _text(self, name: str, value: Any) -> str:
         self._check_type(name, value, "a string", str)
-        if len(value) > MAX_CHARACTERS:
-            self.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
         return str(value)
 
     def _check_type(self, name: str, value: Any, expected: str, *kinds: type) -> None:
@@ -185,12 +190,26 @@ class Body:
             self.refuse(name, f"must have {most} entries or fewer, not {len(values)}")
 
 
+def _characters(value: Any) -> int:
+    """The length of all texts in a value."""
+    found, left = 0, [value]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            found += len(value)
+        elif isinstance(value, list | dict):
+            left += (*value, *value.values()) if isinstance(value, dict) else value
+    return found
+
+
 def _check_count(raw: bytes) -> None:
     """Refuses a body with too many values: each follows a comma, or opens a list or an object."""
 
     def count(start: int, stop: int) -> int:
         return sum(raw.count(sign, start, stop) for sign in (b",", b"[", b"{"))
 
+    if raw.count(b"\\") > _MAX_ESCAPES:
+        raise BodyError(f"The body must have {_MAX_ESCAPES} backslashes or fewer.")
     if count(0, len(raw)) <= _MAX_VALUES:
         return
     found = end = 0
@@ -210,10 +229,16 @@ def parse_json(text: str) -> Any:
         ValueError: if it is none, or has a number in it that no float can hold.
         RecursionError: if it is nested too deeply.
     """
-    value = json.loads(text, parse_float=_finite, parse_constant=_refuse_constant)
+    value = json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant)
     if _HALF_CHARACTER.search(text):  # editors cut texts in UTF-16
         value = json.loads(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
     return value
+
+
+def _short(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a whole number has more than {_MAX_DIGITS} digits")
+    return int(digits)
 
 
 def _finite(digits: str) -> float:

@@ -350,7 +350,8 @@ class ChatJob(Job):
 
 def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
     """How long the prompt of a job is."""
-    tokens = service.engine.tokenizer.encode(str(job.prompt))
+    engine = service.engine
+    tokens = engine.tokenizer.encode(str(job.prompt), most=engine.context_limit)
     return JSONAnswer(head | {"input_tokens": len(tokens)})
 
 

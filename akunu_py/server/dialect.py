@@ -25,7 +25,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
-from akunu_py.server.body import MAX_CHARACTERS, Body
+from akunu_py.server.body import Body
 from akunu_py.server.errors import ApiError, BodyError
 from akunu_py.server.service import Job, Service
 from akunu_py.text.gbnf import tokens_in
@@ -85,6 +85,10 @@ _MAX_CHOICES: Final = 16
 _MAX_STOPS: Final = 64
 _MAX_STOP_LENGTH: Final = 512
 _MAX_BIASES: Final = 1024
+_MAX_BIASED: Final = 4096
+"""Characters of the texts with a bias together, and the tokens that they stand for."""
+_MAX_PARTS: Final = 1024
+"""Texts in a prompt that mixes them with ids: each is encoded on its own."""
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
@@ -158,6 +162,7 @@ def read_prompts(service: Service, body: Body) -> list[str | list[int]]:
     body.require("prompt")
     given = body.any("prompt")
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
+        given = body.values("prompt", most=_MAX_CHOICES)
         return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
     return [_prompt(service, body, "prompt", given)]
 
@@ -171,8 +176,8 @@ def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[i
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, list):
         body.refuse(name, "must be a string, or a list of token ids and strings")
-    if sum(len(part) for part in parts if isinstance(part, str)) > MAX_CHARACTERS:
-        body.refuse(name, f"is longer than {MAX_CHARACTERS} characters")
+    if sum(isinstance(part, str) for part in parts) > _MAX_PARTS:
+        body.refuse(name, f"must have {_MAX_PARTS} strings or fewer; join them")
     if isinstance(given, str):
         return given
     tokens: list[int] = []
@@ -392,6 +397,7 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
         body.refuse(name, "must be a list of pairs, or an object")
     if len(given) > _MAX_BIASES:
         body.refuse(name, f"must have {_MAX_BIASES} entries or fewer")
+    left = _MAX_BIASED
     for entry in given.items() if isinstance(given, dict) else given:
         if not isinstance(entry, list | tuple) or len(entry) != 2:
             body.refuse(name, "must be pairs of a token id and a number")
@@ -399,10 +405,12 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
         if isinstance(token, str) and token.isdecimal() and len(token) < 12:
             token = int(token)
         tokens = [token]
-        if isinstance(token, str) and 0 < len(token) <= _MAX_STOP_LENGTH:
+        if isinstance(token, str) and 0 < len(token) <= min(left, _MAX_STOP_LENGTH):
             tokens = tokenizer.encode_plain(token)
+            left -= max(len(token), len(tokens))
         elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            body.refuse(name, "must name tokens by their ids, 0 or more, or by a short text")
+            texts = f"short texts, of {_MAX_BIASED} characters together"
+            body.refuse(name, f"must name tokens by their ids, 0 or more, or by {texts}")
         if bias is False:
             bias = FORBIDDEN
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:

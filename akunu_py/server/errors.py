@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 NOTED_ERROR: Final = "akunu_py.error"
 """The key in a request's scope for the sentence that the log reports."""
 
-_RETRY: Final = {"Retry-After": "1"}
+RETRY: Final = {"Retry-After": "1"}
 
 
 class ApiError(AkunuError):
@@ -81,13 +81,13 @@ class LoadingError(UnavailableError):
     """The model is not loaded yet."""
 
     def __init__(self) -> None:
-        super().__init__("Loading model", _RETRY)  # llama-server's words; clients look for them
+        super().__init__("Loading model", RETRY)  # llama-server's words; clients look for them
 
 
 _ENGINE_ERRORS: Final = (
     (ContextOverflowError, HTTPStatus.BAD_REQUEST, "exceed_context_size_error", None),
     (InvalidRequestError, HTTPStatus.BAD_REQUEST, "invalid_request_error", None),
-    (QueueFullError, HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error", _RETRY),
+    (QueueFullError, HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error", RETRY),
     (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error", None),
     (AkunuError, HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", None),
 )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from unicodedata import normalize
 
 from starlette.responses import Response
 
@@ -46,7 +47,9 @@ from akunu_py.text.fim import FillRequest, RepositoryFile
 
 _MAX_FILES: Final = 1024
 _MAX_TOKENIZED: Final = 1 << 20
-"""Characters of a text whose tokens are asked for."""
+"""Bytes of a text whose tokens are asked for, in the longest form that a tokenizer may give it:
+NFKC makes 18 characters of one. There are no more tokens than bytes."""
+_AT_ONCE: Final = 1 << 12
 _STOP_TYPES: Final = {Finish.EOS: "eos", Finish.STOP: "word"}
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
@@ -259,19 +262,26 @@ def _tokenize(service: Service, body: Body) -> Response:
     """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
     takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
     tokenizer, content = service.engine.tokenizer, body.text("content", default="")
-    if len(content) > _MAX_TOKENIZED:
-        body.refuse("content", f"is longer than {_MAX_TOKENIZED} characters")
+    parts = (content[at : at + _AT_ONCE] for at in range(0, len(content), _AT_ONCE))
+    if (
+        len(content.encode()) > _MAX_TOKENIZED
+        or sum(len(normalize("NFKC", part).encode()) for part in parts) > _MAX_TOKENIZED
+    ):
+        body.refuse("content", f"is longer than {_MAX_TOKENIZED} bytes")
     opens = body.flag("add_special", default=False)
     if body.flag("parse_special", default=True):
         tokens = tokenizer.encode(content, special_tokens=opens)
     else:
         opening = tokenizer.encode("") if opens else []
         tokens = opening + tokenizer.encode_plain(content)
-    if not body.flag("with_pieces", default=False):
-        return JSONAnswer({"tokens": tokens})
-    pieces = (compact_json({"id": token, "piece": tokenizer.decode([token])}) for token in tokens)
+    has_pieces = body.flag("with_pieces", default=False)
+
+    def entry(token: int) -> Any:
+        return {"id": token, "piece": tokenizer.decode([token])} if has_pieces else token
+
     # One by one, because nothing else runs while JSON is written.
-    whole = b'{"tokens":[' + b",".join(pieces) + b"]}"
+    written = {token: compact_json(entry(token)) for token in set(tokens)}
+    whole = b'{"tokens":[' + b",".join(written[token] for token in tokens) + b"]}"
     return Answer(whole, media_type=JSONAnswer.media_type)
 
 

@@ -23,8 +23,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from akunu_py.errors import QueueFullError
-from akunu_py.server.errors import NOTED_ERROR, ApiError, api_error_of, noted_error
+from akunu_py.server.errors import NOTED_ERROR, RETRY, ApiError, api_error_of, noted_error
 from akunu_py.server.settings import ServerSettings
 from akunu_py.server.wire import STATUS, JSONAnswer
 
@@ -180,8 +179,10 @@ class DisconnectMiddleware:
     """Reads the body into the scope, then runs the application until the client disconnects.
 
     Cancelling it closes the iteration over the events, which cancels the jobs on the engine's
-    thread. A body of too many bytes is refused, before it is read if its size is declared; so is
-    one that does not fit beside those of all other requests.
+    thread. A body of too many bytes is refused, before it is read if its size is declared.
+
+    All bodies together have a limit. Those that have not come to their end share half of it, and
+    the oldest of them gives way to a newer one; one that is whole keeps its place.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -189,6 +190,8 @@ class DisconnectMiddleware:
         self._body_bytes = settings.body_bytes
         self._most_held = settings.held_bytes
         self._held_bytes = 0
+        self._unfinished: dict[asyncio.Timeout, int] = {}  # their bytes, the oldest first
+        self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -220,20 +223,43 @@ class DisconnectMiddleware:
         """The body; None if the client disconnected before its end."""
         self._check_size(int(Headers(scope=scope).get("content-length", "0")))
         parts: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part = message.get("body", b"")
-            more = message.get("more_body", False)
-            size += len(part)
-            self._check_size(size)
-            scope[_HELD] = size
-            self._held_bytes += len(part)
-            if self._held_bytes > self._most_held:
-                raise QueueFullError
-            parts.append(part)
+        size, more, share = 0, True, self._most_held // 2
+        place = asyncio.timeout(None)
+        try:
+            async with place:
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    parts.append(message.get("body", b""))
+                    more = message.get("more_body", False)
+                    size += len(parts[-1])
+                    self._check_size(size)
+                    if more:
+                        self._unfinished[place] = size
+                    while len(self._unfinished) > 1 and sum(self._unfinished.values()) > share:
+                        oldest = next(iter(self._unfinished))
+                        del self._unfinished[oldest]
+                        oldest.reschedule(0)
+        except TimeoutError:
+            sentence = "The body did not come to its end before newer ones needed its place."
+            raise ApiError(
+                HTTPStatus.REQUEST_TIMEOUT, sentence, headers={"Connection": "close"}
+            ) from None
+        finally:
+            self._unfinished.pop(place, None)
+        if self._held_bytes + size > self._most_held - share:
+            raise ApiError(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "The bodies of the requests that wait are too large together; try again shortly.",
+                "rate_limit_error",
+                headers=RETRY,
+            )
+        self._held_bytes += size
+        scope[_HELD] = size
+        if size:  # one request begins in each pass of the event loop, or many would stall it
+            async with self._turn:
+                await asyncio.sleep(0)
         return b"".join(parts)
 
     def _check_size(self, size: int) -> None:

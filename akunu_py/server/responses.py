@@ -37,6 +37,7 @@ from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
     Reply,
+    compact_json,
     finish_word,
     named_sse,
     new_id,
@@ -73,6 +74,8 @@ _STREAMED: Final = {
 """The names of the events for kinds of items, and the field that they fill."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _TEXTS: Final = ("input_text", "output_text", "text", "refusal", "summary_text")
+_MAX_ECHO: Final = 1 << 16
+"""Bytes of a field that every event of a stream repeats, as JSON; a longer one is left out."""
 _UNSTORED: Final = "this server stores no responses; send the whole conversation as `input`"
 
 
@@ -224,6 +227,11 @@ def _without_oldest(messages: list[Message]) -> list[Message]:
     return [*messages[:first], *messages[turns[0] :]] if turns else []
 
 
+def _echo(value: Any) -> Any:
+    """A field of the request as the response repeats it; None if it is too long."""
+    return value if len(compact_json(value)) <= _MAX_ECHO else None
+
+
 class _Reply(Reply):
     """Writes an answer as a response with items, or as the events that tell how they grow."""
 
@@ -241,23 +249,23 @@ class _Reply(Reply):
             "status": "in_progress",
             "error": None,
             "incomplete_details": None,
-            "instructions": body.any("instructions"),
+            "instructions": _echo(body.any("instructions")),
             "max_output_tokens": body.any("max_output_tokens"),
-            "metadata": body.any("metadata") or {},
+            "metadata": _echo(body.any("metadata")) or {},
             "model": service.model_name,
             "output": [],
             "parallel_tool_calls": body.flag("parallel_tool_calls", default=True),
             "previous_response_id": None,
-            "reasoning": {"effort": body.object("reasoning").any("effort"), "summary": None},
+            "reasoning": {"effort": _echo(body.object("reasoning").any("effort")), "summary": None},
             "store": False,
             "temperature": job.options.sampling.temperature,
-            "text": {"format": body.object("text").any("format") or {"type": "text"}},
-            "tool_choice": body.any("tool_choice") or "auto",
-            "tools": body.any("tools") or [],
+            "text": {"format": _echo(body.object("text").any("format")) or {"type": "text"}},
+            "tool_choice": _echo(body.any("tool_choice")) or "auto",
+            "tools": _echo(body.any("tools")) or [],
             "top_p": job.options.sampling.top_p,
             "truncation": body.text("truncation", default="disabled"),
             "usage": None,
-            "user": body.any("user"),
+            "user": _echo(body.any("user")),
         }
 
     def begin(self, stats: Stats) -> Iterator[bytes]:

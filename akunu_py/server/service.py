@@ -180,6 +180,10 @@ class Service:
         """Why jobs that run at the same time do not share forward passes; None if they do."""
         return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
 
+    @property
+    def is_encoding(self) -> bool:
+        return self.worker.loading.done() and self.engine.tokenizer.is_encoding
+
     def encode(self, jobs: Many[Job]) -> None:
         """Encodes the prompts of one request and compiles its grammar, so that one that cannot be
         served is refused before the request waits; any thread may call this.

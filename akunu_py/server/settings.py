@@ -80,9 +80,9 @@ class ServerSettings:
     log_prompts: bool = option(False, "allow prompts in the log")
     defaults: Defaults = part(Defaults, "answer, unless the request sets it")
     # fmt: on
-    body_bytes: int = 16 << 20
+    body_bytes: int = 8 << 20
     held_bytes: int = 256 << 20
-    """The most that the bodies of all requests that wait or run may take."""
+    """The most that all bodies may take: half for those that still arrive."""
 
     def __post_init__(self) -> None:
         check_options(self)

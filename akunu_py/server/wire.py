@@ -40,7 +40,7 @@ SILENCE_S: Final = 5.0
 """Proxies and clients give up on streams that are silent for longer than 10 seconds or more."""
 _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
-_LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+_LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
@@ -77,7 +77,9 @@ def finish_word(finish: Finish | None) -> str:
 def compact_json(value: Any) -> bytes:
     """A value on one line and without spaces, as llama.vim's patterns need it."""
     text = _ENCODER.encode(value)
-    return (text if text.isascii() else text.translate(_LINE_ENDS)).encode(errors="replace")
+    for end, escape in _LINE_ENDS.items():
+        text = text.replace(end, escape)
+    return text.encode(errors="replace")
 
 
 def sse(value: Any) -> bytes:

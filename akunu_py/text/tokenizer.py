@@ -21,6 +21,8 @@ _BYTES: Final = 256
 _ROUNDING: Final = 1e-6
 _SHORT: Final = 1 << 16
 """Any text of this many characters is encoded quickly."""
+_INSTANT: Final = 1 << 12
+"""Other threads may wait while a text of this many characters is encoded: 6 ms at most."""
 
 _CUT: Final = "\ufdd0"
 """Cuts the spelling of a control token in two, so that it is encoded as text; a code point that
@@ -175,9 +177,14 @@ class Tokenizer:
         """The ids of a text; special tokens spelled out in it are plain text."""
         return self._encode(text, add_special_tokens=False, split_special_tokens=True)
 
+    @property
+    def is_encoding(self) -> bool:
+        """Whether a call would have to wait for that of another thread."""
+        return self._encoding.locked()
+
     def _encode(self, text: str, **how: bool) -> list[int]:
         with self._encoding:
-            if len(text) > _SHORT and hasattr(self.wrapped, "_tokenizer"):
+            if len(text) > _INSTANT and hasattr(self.wrapped, "_tokenizer"):
                 # A batch of one: other threads run meanwhile.
                 return list(self.wrapped._tokenizer([text], verbose=False, **how).input_ids[0])
             return list(self.wrapped.encode(text, verbose=False, **how))

@@ -1,5 +1,6 @@
 """`serve` as a process: it prints its address, and ends on a signal."""
 
+import gc
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ import pytest
 from mlx_lm.utils import _parse_size
 
 from akunu_py.cli.parser import parse
-from akunu_py.cli.serve import tell_ready
+from akunu_py.cli.serve import _load, tell_ready
 from akunu_py.cli.settings import ServeSettings
 from akunu_py.scheduler import Scheduler
 from akunu_py.server.settings import Defaults, ServerSettings
@@ -46,6 +47,14 @@ def url_of(process: "subprocess.Popen[str]") -> str:
     assert serving == loading.replace("Loading", "Serving")
     assert process.stdout.readline() == "Up to 4 requests are answered at a time.\n"
     return serving.split()[-1]
+
+
+def test_collections_of_garbage_leave_the_engine_out(tiny_model_dir: Path) -> None:
+    try:
+        engine = _load(parse(["serve", "--model", str(tiny_model_dir)]).settings)
+        assert not any(one is engine for one in gc.get_objects())
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def _nested(number: int) -> Any:
 
 
 LONG: Final = "def f(x):\n    return x + 1  # " * 150_000
-_HALF: Final = LONG[: 4 * MEGABYTE - 1]
+_HALF: Final = LONG[: 5 * MEGABYTE // 2]
 _WIDE: Final = "\ufdfa" * MEGABYTE
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -144,7 +144,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     ),
     # Bodies that do not end.
     "one byte early": Attack(
-        lambda _: post("/completion", b" " * (15 * MEGABYTE), early=1), 32, answers=False
+        lambda _: post("/completion", b" " * (7 * MEGABYTE), early=1), 32, answers=False
     ),
     "no body": Attack(
         lambda _: post("/completion", b" " * MEGABYTE, early=MEGABYTE), 200, answers=False
@@ -155,19 +155,19 @@ ATTACKS: Final[dict[str, Attack]] = {
     # What the event loop would have to do.
     "pipelined": Attack(lambda _: get("/health", Connection="keep-alive") * 5_000, 2, 2.0),
     "biases": Attack(
-        lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 4_000, 1.0] for _ in range(1024)])
+        lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 2_000, 1.0] for _ in range(1024)])
     ),
     "digits": Attack(
         lambda _: post(
             "/completion",
-            b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 3_000) + b"]}",
+            b'{"prompt": "x", "ignored": [' + b",".join([b"7" * 4_300] * 1_800) + b"]}",
         )
     ),
     "values": Attack(lambda _: _completion(ignored=[[]] * 200_000)),
     "depth": Attack(lambda _: post("/completion", b"[" * 30_000)),
     "metadata": Attack(
         lambda i: post(
-            "/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (14 << 20)}}
+            "/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (7 << 20)}}
         )
     ),
     "reasoning items": Attack(
@@ -175,7 +175,7 @@ ATTACKS: Final[dict[str, Attack]] = {
             "/v1/responses",
             {
                 "input": [
-                    {"type": "reasoning", "encrypted_content": f"{i}" + "y" * (14 << 20)},
+                    {"type": "reasoning", "encrypted_content": f"{i}" + "y" * (7 << 20)},
                     {"role": "user", "content": "x"},
                 ]
             },
@@ -184,7 +184,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "wide letters": Attack(lambda _: post("/tokenize", {"content": _WIDE})),
     "pieces": Attack(lambda _: post("/tokenize", {"content": _HALF, "with_pieces": True})),
     "prompts": Attack(lambda _: _completion(prompt=["x"] * 200_000)),
-    "long prompts": Attack(lambda _: _completion(prompt=[LONG[:MEGABYTE]] * 14)),
+    "long prompts": Attack(lambda _: _completion(prompt=[LONG[:MEGABYTE]] * 7)),
     "infill": Attack(
         lambda i: post(
             "/infill",

@@ -1,10 +1,11 @@
 """What a client cannot do: break the server, stall it, fill its memory, or read its log."""
 
+import asyncio
 import gc
 import json
 import resource
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 import uvloop
 from starlette.applications import Starlette
+from starlette.types import Message, Receive, Scope, Send
 
 import akunu_py
 from akunu_py.engine import Engine
@@ -20,10 +22,13 @@ from akunu_py.sequence import Sequence
 from akunu_py.server import http
 from akunu_py.server.body import Body
 from akunu_py.server.http import HttpServer
+from akunu_py.server.middleware import DisconnectMiddleware
 from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
 from tests.server.live import PATIENCE_S, LiveServer, serve
 
+GIANT = "a" * ((4 << 20) - 200)
+HALF = GIANT[: len(GIANT) // 2]
 TEXTS: dict[str, dict[str, Any]] = {
     "/completion": {"prompt": "*"},
     "/infill": {"input_prefix": "*", "input_suffix": "*"},
@@ -68,9 +73,62 @@ def test_signs_within_texts_are_not_values(live: LiveServer) -> None:
     assert live.post("/detokenize", {"tokens": ids}).status_code == 400
 
 
-def test_a_text_to_tokenize_has_a_limit(live: LiveServer) -> None:
-    answer = live.post("/tokenize", {"content": "a" * (1 << 20 | 1), "with_pieces": True})
+LIGATURE = "\ufdfa"
+"""NFKC makes 18 characters of it, which are 33 bytes."""
+
+
+@pytest.mark.parametrize("text", ["a" * (1 << 20 | 1), LIGATURE * 32_000], ids=["long", "grows"])
+def test_a_text_to_tokenize_has_a_limit(live: LiveServer, text: str) -> None:
+    answer = live.post("/tokenize", {"content": text, "with_pieces": True})
     assert (answer.status_code, "is longer than" in answer.text) == (400, True)
+
+
+def test_all_texts_of_a_body_together_have_a_limit(live: LiveServer) -> None:
+    body = {"input_prefix": HALF, "input_suffix": HALF, "prompt": "b" * 1000}
+    answer = live.post("/infill", body)
+    assert (answer.status_code, "The texts of the body have" in answer.text) == (400, True)
+
+
+def test_a_conversation_to_count_has_a_limit(parrot: LiveServer) -> None:
+    asked = {"messages": [{"role": "user", "content": GIANT}]}
+    answer = parrot.post("/v1/chat/completions/input_tokens", asked)
+    assert (answer.status_code, "context size" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("many", "few", "sentence"),
+    [
+        ({"prompt": [1, *["a"] * 1025]}, {"prompt": [1, *["a"] * 200]}, "strings or fewer"),
+        (
+            {"prompt": "a", "logit_bias": {f"{at:0100}!": 1 for at in range(50)}},
+            {"prompt": "a", "logit_bias": {f"{at:0100}!": 1 for at in range(30)}},
+            "4096 characters together",
+        ),
+    ],
+)
+def test_few_texts_are_encoded_one_by_one(
+    live: LiveServer, many: dict[str, Any], few: dict[str, Any], sentence: str
+) -> None:
+    answer = live.post("/completion", many | {"n_predict": 1})
+    assert (answer.status_code, sentence in answer.text) == (400, True)
+    assert live.post("/completion", few | {"n_predict": 1}).status_code == 200
+
+
+def test_nobody_waits_while_a_long_text_is_encoded(live: LiveServer) -> None:
+    with live.service.engine.tokenizer._encoding:
+        waiting = live.dial("/tokenize", {"content": "a"})
+        for _ in range(3):
+            assert live.client.get("/health", timeout=10).status_code == 200
+    with waiting:
+        assert waiting.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_response_repeats_only_short_fields(parrot: LiveServer) -> None:
+    long = "x" * 70_000
+    asked = {"input": "a", "max_output_tokens": 2, "metadata": {"a": long}, "user": "me",
+             "tools": [{"type": "web_search", "x": long}]}  # fmt: skip
+    answer = parrot.ask("/v1/responses", asked)
+    assert (answer["metadata"], answer["user"], answer["tools"]) == ({}, "me", [])
 
 
 def test_long_texts_are_encoded_as_short_ones_are(live: LiveServer) -> None:
@@ -115,9 +173,69 @@ def test_a_declared_size_beyond_the_limit_is_refused_before_it_comes(guarded: Li
 def test_all_bodies_together_have_a_limit(tiny_model_dir: Path) -> None:
     few = ServerSettings(held_bytes=4000)
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), few) as server:
-        assert server.post("/tokenize", {"content": "a" * 5000}).status_code == 429
+        refused = server.post("/tokenize", {"content": "a" * 5000})
+        assert (refused.status_code, "too large together" in refused.text) == (429, True)
+        assert "The bodies of the requests" in server.log.wait_for("POST /tokenize 429")
         for _ in range(10):  # a body is let go just after its answer
             assert server.post("/tokenize", {"content": "a" * 900}).status_code == 200
+
+
+def test_bodies_without_an_end_give_way(tiny_model_dir: Path) -> None:
+    few = ServerSettings(held_bytes=4000)
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 901\r\n\r\n"
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), few) as server, ExitStack() as stack:
+        stuck = [stack.enter_context(server.connect()) for _ in range(6)]
+        for connection in stuck:
+            connection.sendall(head + b"a" * 900)
+        assert server.post("/tokenize", {"content": "a" * 900}).status_code == 200
+        ends = [connection.recv(12) for connection in stuck[:4]]
+        assert ends == [b"HTTP/1.1 408"] * 4
+        assert "newer ones needed its place" in server.log.wait_for("POST /tokenize 408")
+
+
+def test_one_request_begins_at_a_time() -> None:
+    begun: list[int] = []
+    passes = 0
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        begun.append(passes)
+
+    async def body() -> Message:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"{}"}
+
+    async def ignore(_: Message) -> None:
+        pass
+
+    async def post_many() -> None:
+        nonlocal passes
+        guard = DisconnectMiddleware(app, ServerSettings())
+        sent = ({"type": "http", "headers": []} for _ in range(20))
+        posts = asyncio.gather(*(guard(scope, body, ignore) for scope in sent))
+        while not posts.done():
+            await asyncio.sleep(0)
+            passes += 1
+
+    asyncio.run(post_many())
+    assert len(set(begun)) == len(begun) == 20
+
+
+def pipelined(live: LiveServer, count: int) -> int:
+    """How many requests are answered of those that one write sends."""
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answered, tail = 0, b""
+    with live.connect() as connection, suppress(ConnectionError):
+        connection.sendall(request * count)
+        while answered < count and (more := connection.recv(1 << 16)):
+            tail += more
+            answered, tail = answered + tail.count(b"HTTP/1.1 200"), tail[-11:]
+    return answered
+
+
+def test_a_connection_sends_few_requests_ahead(live: LiveServer) -> None:
+    assert pipelined(live, 50) == 50
+    assert pipelined(live, 5000) < 1000
+    assert live.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -186,7 +304,6 @@ def test_control_tokens_in_messages_are_text(parrot: LiveServer) -> None:
     assert answer["usage"]["prompt_tokens"] > len(ids)
 
 
-GIANT = "a" * (4 << 20)
 QUICKLY_ENCODED = 1 << 18
 
 
@@ -215,7 +332,7 @@ def watched(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
         ("/completion", {"prompt": GIANT}),
         ("/completion", {"prompt": [1, GIANT]}),
         ("/v1/completions", {"prompt": GIANT}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": GIANT[:-100]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": GIANT}]}),
         ("/api/generate", {"prompt": GIANT}),
         ("/api/generate", {"prompt": GIANT, "raw": True}),
         ("/api/chat", {"messages": [{"role": "user", "content": GIANT}]}),
@@ -232,11 +349,11 @@ def test_a_prompt_that_cannot_fit_is_refused(
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/infill", {"input_prefix": GIANT, "input_suffix": GIANT, "n_predict": 2}),
+        ("/infill", {"input_prefix": HALF, "input_suffix": HALF, "n_predict": 2}),
         ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 2,
                      "input_extra": [{"filename": "c", "text": GIANT}]}),
-        ("/v1/completions", {"prompt": GIANT, "suffix": GIANT, "max_tokens": 2}),
-        ("/v1/fim/completions", {"prompt": GIANT, "suffix": GIANT, "max_tokens": 2}),
+        ("/v1/completions", {"prompt": HALF, "suffix": HALF, "max_tokens": 2}),
+        ("/v1/fim/completions", {"prompt": HALF, "suffix": HALF, "max_tokens": 2}),
         ("/v1/completions", {"prompt": "b", "max_tokens": 2,
                              "prediction": {"type": "content", "content": GIANT}}),
     ],
