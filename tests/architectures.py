@@ -47,6 +47,14 @@ UNLIKE_ITSELF: Final = {
 }
 """Architectures whose forward over several tokens is not what single steps compute, and why."""
 
+IN_TURNS: Final = (
+    "afm7", "baichuan_m1", "deepseek_v32", "deepseek_v41", "gemma2", "glm_moe_dsa", "gpt_bigcode",
+    "iquestloopcoder", "jamba", "llama4", "longcat_flash_ngram", "mamba", "minimax_m3_vl",
+    "phi3small", "recurrent_gemma", "rwkv7",
+)  # fmt: skip
+"""Architectures whose sequences cannot share forwards: they have a recurrence of their own, or an
+attention of their own, or one that chooses its keys."""
+
 # fmt: off
 WINDOWED = ["sliding_attention", "full_attention", "sliding_attention"]
 HYBRID = ["linear_attention", "full_attention", "linear_attention"]

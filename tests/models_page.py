@@ -16,7 +16,7 @@ from mlx_lm.utils import MODEL_REMAPPING
 
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.model.target_model import TargetModel
-from tests.architectures import REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
+from tests.architectures import IN_TURNS, REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"
 
@@ -74,10 +74,13 @@ def models_page() -> str:
     lines = [f"| {' | '.join(family)} | {', '.join(types)} |\n" for family, types in rows]
     exceptions = {**UNLIKE_ITSELF, **REFUSED}
     notes = [f"- `{name}`: {reason}\n" for name, reason in exceptions.items()]
+    turns = ", ".join(f"`{name}`" for name in IN_TURNS)
     others = ", ".join(f"`{new}` as `{old}`" for new, old in MODEL_REMAPPING.items())
     return (
         f"{_HEAD}{''.join(lines)}\nmlx-lm runs {others}. `llama` has windows only if its "
-        f"configuration names them.\n\nExceptions:\n\n{''.join(notes)}"
+        "configuration names them.\n\nSeveral requests share forwards, drafts included, but "
+        f"{turns} take turns: they have a recurrence or an attention of their own, or one that "
+        f"chooses its keys.\n\nExceptions:\n\n{''.join(notes)}"
     )
 
 

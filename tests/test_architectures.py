@@ -24,6 +24,7 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer
 from tests.architectures import (
+    IN_TURNS,
     UNLIKE_ITSELF,
     VOCABULARY,
     WINDOW,
@@ -172,12 +173,6 @@ def test_windows_that_move_change_nothing(subject: Subject) -> None:
         subject.check(prompt, GREEDY)
 
 
-BATCHED = {
-    "llama", "qwen3", "qwen3_moe", "mixtral", "gemma3", "gemma4", "gpt_oss", "smollm3", "qwen3_5",
-    "qwen3_next", "falcon_h1", "mamba2", "lfm2", "nemotron_h", "granitemoehybrid",
-}  # fmt: skip
-
-
 def test_company_changes_nothing(subject: Subject) -> None:
     if not subject.speculates:
         pytest.skip("Where a prompt is cut into forwards changes its text.")
@@ -191,7 +186,7 @@ def test_company_changes_nothing(subject: Subject) -> None:
     assert [completion.token_ids for completion in found] == answers
     is_batched = subject.engine.batch.why_impossible is None
     assert (subject.engine.batch.forwards > forwards) is is_batched
-    assert is_batched or subject.name not in BATCHED
+    assert is_batched is (subject.name not in IN_TURNS)
 
 
 def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> None:
