@@ -29,7 +29,12 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.theory import MAX_BATCH_ROWS, expected_tokens, share_rows
+from akunu_py.planning.theory import (
+    MAX_BATCH_ROWS,
+    expected_tokens,
+    share_padded_rows,
+    share_rows,
+)
 from akunu_py.round import NO_WAIT, Round
 
 CostsOf = Callable[[int], LiveCosts | None]
@@ -206,8 +211,15 @@ class Batch:
         kept = [one for one in waiting if one not in shared]
         emitted = len(shared) + sum(expected_tokens(accept_probs[one])[-1] for one in kept)
         context = sum(one.target.length for one in waiting)
+        table = costs.verify_table(context, MAX_BATCH_ROWS)
+        if self._model.pads_batches:
+            longest = max((len(one.draft) for one in kept), default=0)
+            every = table[len(waiting) - 1 :: len(waiting)]
+            probs = [accept_probs[one] for one in waiting]
+            most = max(longest, share_padded_rows(probs, every, len(waiting)))
+            return [min(length, most) for length in lengths]
         rows = len(waiting) + sum(len(one.draft) for one in kept)
-        seconds = costs.verify_table(context, MAX_BATCH_ROWS)[rows - 1 :]
+        seconds = table[rows - 1 :]
         found = share_rows([accept_probs[one] for one in shared], seconds, emitted)
         of = dict(zip(shared, found, strict=True))
         return [of.get(one, length) for one, length in zip(waiting, lengths, strict=True)]
@@ -231,7 +243,8 @@ class Batch:
         counts = [one.tokens.size for one in inputs]
         if sum(counts) == len(parts) or self._model.pads_batches:
             self._join([one.target.cache for one in parts])
-        shape = len(parts), sum(counts), sum(one.start for one in inputs)
+        rows = len(parts) * max(counts) if self._model.pads_batches else sum(counts)
+        shape = len(parts), rows, sum(one.start for one in inputs)
         try:
             results = self._build(parts, inputs, counts)
             mx.async_eval(results)  # type: ignore[no-untyped-call]

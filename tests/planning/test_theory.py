@@ -14,6 +14,7 @@ from akunu_py.planning.theory import (
     expected_accepted,
     expected_tokens,
     predicted_speedup,
+    share_padded_rows,
     share_rows,
 )
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED
@@ -105,3 +106,12 @@ def test_there_are_no_more_rows_than_their_cost_is_known() -> None:
     assert share_rows([[1.0, 1.0], [1.0]], [1.0, 1.0], 2) == [1, 0]
     assert share_rows([[1.0]], [1.0], 1) == [0]
     assert share_rows([[1.0]], [], 1) == [0]
+
+
+def test_padded_rows_cost_every_sequence() -> None:
+    one_of_four = [[1.0] * 3, [], [], []]
+    assert share_padded_rows(one_of_four, [1.0, 1.1, 1.2, 1.3], 4) == 3
+    assert share_padded_rows(one_of_four, [1.0, 1.3, 1.6, 1.9], 4) == 0
+    assert share_padded_rows([[1.0] * 3] * 4, [1.0, 1.3, 1.6, 1.9], 4) == 3
+    assert share_padded_rows([[0.9, 0.9], [0.5, 0.1]], [1.0, 1.2, 2.0], 2) == 1
+    assert share_padded_rows([[1.0]], [1.0], 1) == share_padded_rows([], [1.0], 0) == 0

@@ -166,9 +166,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "values": Attack(lambda _: _completion(ignored=[[]] * 200_000)),
     "depth": Attack(lambda _: post("/completion", b"[" * 30_000)),
     "metadata": Attack(
-        lambda i: post(
-            "/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (7 << 20)}}
-        )
+        lambda i: post("/v1/responses", {"input": "x", "metadata": {"x": f"{i}" + "y" * (7 << 20)}})
     ),
     "reasoning items": Attack(
         lambda i: post(
