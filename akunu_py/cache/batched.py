@@ -182,15 +182,7 @@ class BatchedLayer:
         """Appends `[sequences, kv_heads, 1, head_dim]`, a row to each of the joined caches; returns
         the keys and values of all, up to the longest."""
         ends = [layer.end_of(keys) for layer in self._layers]
-        held, longest = self._layers[0].held, max(ends)
-        assert held.keys is not None
-        assert held.values is not None
-        places = self.offset[:, None, None, None]
-        held.keys = mx.put_along_axis(held.keys, places, keys, axis=2)
-        held.values = mx.put_along_axis(held.values, places, values, axis=2)
-        for layer, end in zip(self._layers, ends, strict=True):
-            layer.offset = end
-        return held.keys[:, :, :longest], held.values[:, :, :longest]
+        return _append_shared(self._layers, self.offset[:, None, None, None], keys, values, ends)
 
 
 class PaddedLayer:
@@ -235,19 +227,28 @@ class PaddedLayer:
                 for whole, part in zip(held, layer.update_and_fetch(*own), strict=True):
                     whole.append(mx.pad(part, fill))
             return mx.concatenate(held[0]), mx.concatenate(held[1])
-        shared = layers[0].held
-        assert shared.keys is not None
-        assert shared.values is not None
         if self._is_ragged:  # the padding writes what the last row of its sequence does
             rows = self._places[:, None, :, None]
             keys, values = (mx.take_along_axis(part, rows, axis=2) for part in (keys, values))
         at = (self.offset[:, None] + self._places)[:, None, :, None]
-        shared.keys = mx.put_along_axis(shared.keys, at, keys, axis=2)
-        shared.values = mx.put_along_axis(shared.values, at, values, axis=2)
         for layer, end in zip(layers, ends, strict=True):
             check_room(end, layer.capacity)
-            layer.offset = end
-        return shared.keys[:, :, : self._total], shared.values[:, :, : self._total]
+        return _append_shared(layers, at, keys, values, ends)
+
+
+def _append_shared(
+    layers: Sequence[LayerCache], at: mx.array, keys: mx.array, values: mx.array, ends: list[int]
+) -> tuple[mx.array, mx.array]:
+    """Writes to the buffers that layers share, each row where `at` says; returns all up to the
+    longest of the `ends`."""
+    shared, longest = layers[0].held, max(ends)
+    assert shared.keys is not None
+    assert shared.values is not None
+    shared.keys = mx.put_along_axis(shared.keys, at, keys, axis=2)
+    shared.values = mx.put_along_axis(shared.values, at, values, axis=2)
+    for layer, end in zip(layers, ends, strict=True):
+        layer.offset = end
+    return shared.keys[:, :, :longest], shared.values[:, :, :longest]
 
 
 class BatchedCaches:
