@@ -1,6 +1,7 @@
 """Tokens per second of several requests together, beside one after another and mlx-lm's batches.
 
     python -m benchmarks.batched [--quick] [--models ember random-100m] [--repeats 7]
+    python -m benchmarks.batched --name batched_kinds --models qwen3_5 gemma3_text deepseek_v3
 
 The answers are forced: every forward is computed, and then the right text is taken in the place of
 its choices. Three contestants give the same answers of the same length with the same weights and
@@ -188,8 +189,8 @@ def cases_of(engine: Engine, kind: str, tokens: int) -> list[ReplayCase]:
         count *= 2
 
 
-def draw(rows: Sequence[Row]) -> None:
-    """Draws tokens per second over the number of requests, into `results/batched.svg`."""
+def draw(rows: Sequence[Row], name: str) -> None:
+    """Draws tokens per second over the number of requests, into `results/NAME.svg`."""
     panels = list(dict.fromkeys((row.model, row.kind) for row in rows))
     figure = new_figure((4.2 * len(panels), 3.6))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -205,18 +206,18 @@ def draw(rows: Sequence[Row]) -> None:
         axes.set_ylim(bottom=0)
         axes.set(title=f"{panel[0]}, {panel[1]}", xlabel="requests", ylabel="tokens/s in all")
         axes.legend(fontsize="small")
-    figure.savefig(RESULTS / "batched.svg")
+    figure.savefig(RESULTS / f"{name}.svg")
 
 
 def main() -> None:
-    parser = options_of(__doc__, quick="ember, 3 turns; nothing is recorded")
+    parser = options_of(__doc__, name="batched", quick="ember, 3 turns; nothing is recorded")
     parser.add_argument("--models", nargs="+", choices=["ember", *SHAPES])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--without-joins", action="store_true", help="nothing is recorded")
     options = parser.parse_args()
-    names = options.models or (["ember"] if options.quick else ["ember", *SHAPES])
+    names = options.models or (["ember"] if options.quick else ["ember", "random-100m"])
     repeats = 3 if options.quick else options.repeats
     tokens = 48 if options.quick else options.tokens
 
@@ -256,13 +257,13 @@ def main() -> None:
     if options.quick or options.without_joins:
         print(table)
         return
-    draw(rows)
+    draw(rows, options.name)
     record(
-        "batched",
+        options.name,
         "Several requests together",
         f"{machine_line(machine)}.\n\nForced answers of {tokens} tokens; {repeats} turns. Medians "
         "with their quartiles; ratios are of the same turns. Drawn in"
-        f" [batched.svg](batched.svg).\n\n{table}",
+        f" [{options.name}.svg]({options.name}.svg).\n\n{table}",
         {"machine": machine, "rows": [asdict(row) for row in rows]},
     )
 
