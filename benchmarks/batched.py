@@ -196,12 +196,12 @@ def draw(rows: Sequence[Row], name: str) -> None:
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         own = [row for row in rows if (row.model, row.kind) == panel]
         places = range(len(own))
-        for name in CONTESTANTS:
-            spreads = [row.speed(name) for row in own]
+        for contestant in CONTESTANTS:
+            spreads = [row.speed(contestant) for row in own]
             below = [one.median - one.low for one in spreads]
             above = [one.high - one.median for one in spreads]
             medians = [one.median for one in spreads]
-            axes.errorbar(places, medians, yerr=(below, above), marker=".", label=name)
+            axes.errorbar(places, medians, yerr=(below, above), marker=".", label=contestant)
         axes.set_xticks(places, [str(row.requests) for row in own])
         axes.set_ylim(bottom=0)
         axes.set(title=f"{panel[0]}, {panel[1]}", xlabel="requests", ylabel="tokens/s in all")
