@@ -49,10 +49,12 @@ class RankError(AkunuError):
 
 
 class QueueFullError(AkunuError):
-    """The queue of the engine is full."""
+    """Something that requests wait for is full."""
 
-    def __init__(self) -> None:
-        super().__init__("Too many requests wait for the engine already; try again shortly.")
+    def __init__(
+        self, sentence: str = "Too many requests wait for the engine already; try again shortly."
+    ) -> None:
+        super().__init__(sentence)
 
 
 class EngineClosedError(AkunuError):

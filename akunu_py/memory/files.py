@@ -207,7 +207,7 @@ def _listed(
             if reason := _reason(entry.name, status.st_size):
                 left_out.add(reason)
                 if reason == LIKELY_SECRETS:
-                    left_out.lines.append(f"{own} is left out: by its name, it holds secrets.")
+                    left_out.lines.append(f"{own} is left out: its name suggests secrets.")
             else:
                 path = Path(entry.path)
                 files.append(SourceFile(path, own, status.st_size, status.st_mtime_ns))

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Final
 
 _NAMES: Final = (
-    "*.pem", "*.key", "*.keypair", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.ppk", "*.asc", "*.jks",
+    "*.pem", "*.key", "*.keypair", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.ppk", "*.jks",
     "*.keystore", "*.keyring", "*.keychain", "*.kdb", "*.kdbx", "*.ovpn", "*.tblk", "*.env",
     "*_rsa", "*_dsa", "*_ecdsa", "*_ed25519", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     "*netrc", "*htpasswd", "*pgpass", "*s3cfg", "*.secret", "*.tfstate*", "*.tfvars",
@@ -21,11 +21,11 @@ _NAMES: Final = (
     "*kubeconfig*",
 )  # fmt: skip
 _DATA: Final = frozenset(
-    ("", ".txt", ".json", ".yml", ".yaml", ".toml", ".ini", ".cfg", ".conf", ".properties")
+    ("", ".txt", ".json", ".yml", ".yaml", ".toml", ".ini", ".cfg", ".conf", ".properties", ".sh")
 )
 """Ends of the names of files that are no code: `password.py` is about passwords."""
 _DATA_NAMES: Final = re.compile(
-    r"passw|secret|credential|service.?account|^vault\.|private.?key|oauth.?token"
+    r"passw|secret(?!ar)|credential|service.?account|^vault\.|private.?key|oauth.?token"
 )
 
 _FORMS: Final = re.compile(
@@ -49,12 +49,13 @@ _FORMS: Final = re.compile(
 _URL: Final = re.compile(r"://[^\s/:@'\"`<>]*:([^\s/:@'\"`]{3,})@[\w.-]")
 _ASSIGNED: Final = (
     r"(?i)(?:passw(?:or)?d|pwd|passphrase|secret|(?:api|access|auth|account|private|secret)_?-?key"
-    r"|(?:access|auth|api|bearer|refresh)_?-?token)\w{0,20}['\"\]]{0,2}[ \t]*(?::=|=>|[:=])[ \t]*"
+    r"|(?:access|auth|api|bearer|refresh)_?-?token)\w{0,20}['\"\]]{0,2}[ \t]*"
+    r"(?::[ \t]*\w+[ \t]*=|:=|=>|[:=])[ \t]*"
 )
 _QUOTED: Final = re.compile(_ASSIGNED + r"[bru@]?(['\"`])([^\s'\"`]{8,150})\1")
-_BARE: Final = re.compile(_ASSIGNED + r"([^\s'\"`#,;]{8,150})\s*$", re.MULTILINE)
+_BARE: Final = re.compile(_ASSIGNED + r"([^\s'\"`#,;]{8,150})[ \t]*(?:#.*)?$", re.MULTILINE)
 """Values of 8 characters or more, as gitleaks asks for in passwords; beyond 150 it is data."""
-_NO_LITERAL: Final = re.compile(r"[{}<>()\[\]$%]|\*\*|\.\.\.|://")
+_NO_LITERAL: Final = re.compile(r"\$[\w{(]|%[sd(]|\{|<|\w\(|\[|\*\*|\.\.\.|://")
 """Values that a program fills in."""
 _PLACEHOLDER: Final = re.compile(
     r"(?i)pass|pwd|secret|token|key|user|example|change|your|dummy|fake|test|foo|xxx|1234|abc"
@@ -66,7 +67,8 @@ def has_secret_name(name: str) -> bool:
     """Whether files of this name, without folders, usually hold secrets."""
     lower = name.lower()
     is_data = PurePath(lower).suffix in _DATA and _DATA_NAMES.search(lower)
-    return bool(is_data) or any(fnmatch(lower, pattern) for pattern in _NAMES)
+    is_public = lower.endswith(".pub")
+    return bool(is_data) or (not is_public and any(fnmatch(lower, one) for one in _NAMES))
 
 
 def holds_secret(text: str, name: str) -> bool:

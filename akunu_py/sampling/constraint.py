@@ -9,6 +9,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,7 +27,7 @@ from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableReque
 from akunu_py.options import Grammar, Reasoning, Wake
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_of
 from akunu_py.text.tokenizer import Tokenizer
-from akunu_py.text.trial import Guide, make_matcher, make_tokenizer, try_out
+from akunu_py.text.trial import Guide, Trial, make_matcher, make_tokenizer, try_out
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -44,8 +45,9 @@ _ROW_S: Final = 0.02
 """What a grammar may take for a token on average, beyond its grace: usual ones take 0.1 ms. Others
 wait meanwhile."""
 _KEPT_BYTES: Final = 8 << 20
-_MOST_TRIED: Final = 32
-"""How many grammars that others sent may be held at a time."""
+_SLOW_S: Final = 0.2
+_MOST_BYTES: Final = 1 << 30
+"""What the grammars of others may take that wait or run."""
 
 
 class GrammarPart:
@@ -304,7 +306,7 @@ class CompiledGrammar:
     """A matcher at the beginning of its grammar, which is only copied, and the bytes it takes."""
 
     matcher: "LLMatcher"
-    taken: int
+    nbytes: int
 
 
 class ConstraintFactory:
@@ -317,12 +319,14 @@ class ConstraintFactory:
         self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
         self._kept: OrderedDict[tuple[Grammar, Reasoning | None], CompiledGrammar] = OrderedDict()
         self._tried: WeakSet[CompiledGrammar] = WeakSet()
-        self._trying = Lock()
+        self._slow = Lock()
+        self._counting = Lock()
 
     def compile(
         self, grammar: Grammar, reasoning: Reasoning | None = None, *, tries: bool = False
     ) -> CompiledGrammar:
-        """Compiles a grammar; any thread may. If it `tries` it, that is safe for all grammars.
+        """Compiles a grammar; any thread may. With `tries`, another process compiles it first: what
+        clients send could take all time and memory.
 
         Raises:
             InvalidRequestError: if it is invalid or too complex, or llguidance cannot read the
@@ -330,13 +334,11 @@ class ConstraintFactory:
             QueueFullError: if there are too many grammars already.
         """
         key = grammar, reasoning if grammar.wake is None else None
-        found = self._kept.pop(key, None)
-        if found is None and tries:
-            with self._trying:
-                found = self._kept.pop(key, None) or self._compile(*key, tries=True)
-            self._tried.add(found)
-        found = found or self._compile(*key)
-        if found.taken < _KEPT_BYTES:
+        found = self._kept.pop(key, None) or self._compile(*key, tries=tries)
+        if tries:
+            with self._counting:
+                self._tried.add(found)
+        if found.nbytes < _KEPT_BYTES:
             self._kept[key] = found
         while len(self._kept) > _KEPT_MATCHERS:
             self._kept.popitem(last=False)
@@ -373,13 +375,17 @@ class ConstraintFactory:
         guide, tokenizer = self._guide
         try:
             source = _source(tokenizer, grammar, reasoning)
-            reason, taken = "", 0
+            trial = Trial("")
             if tries:
-                if len(self._tried) >= _MOST_TRIED:
-                    raise QueueFullError
-                reason, taken = try_out(guide, source)
-            if not reason:
-                matcher = make_matcher(tokenizer, source)
+                with self._counting:
+                    held = sum(one.nbytes for one in self._tried)
+                if held > _MOST_BYTES:
+                    raise QueueFullError("Too many large grammars are in use; try again shortly.")
+                trial = try_out(guide, source)
+            reason = trial.reason
+            if not reason:  # slow ones one by one, beside the engine's thread
+                with self._slow if trial.seconds > _SLOW_S else nullcontext():
+                    matcher = make_matcher(tokenizer, source)
                 reason = matcher.get_error()
         except (ValueError, RecursionError) as error:
             reason = str(error)
@@ -389,7 +395,7 @@ class ConstraintFactory:
         if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
             for unmet in unmet_of(matcher.get_grammar_warnings()):
                 logger.warning("The %s is followed without %s.", grammar.name, unmet)
-        return CompiledGrammar(matcher, taken)
+        return CompiledGrammar(matcher, trial.nbytes)
 
     @cached_property
     def _guide(self) -> "tuple[Guide, LLTokenizer]":
@@ -434,19 +440,19 @@ def _as_lark(source: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": source}]})
 
 
-def _thought(guide: "LLTokenizer", reasoning: Reasoning) -> str:
+def _thought(tokenizer: "LLTokenizer", reasoning: Reasoning) -> str:
     """The grammar of reasoning, followed by the grammar named `answer`. Control tokens are named by
     their ids, because llguidance does not take their spelling for text."""
 
     def spelled(mark: str) -> str:
-        tokens = guide.tokenize_str(mark, parse_special=True)
-        if not any(map(guide.is_special_token, tokens)):
+        tokens = tokenizer.tokenize_str(mark, parse_special=True)
+        if not any(map(tokenizer.is_special_token, tokens)):
             return json.dumps(mark)
         return " ".join(map(piece, tokens))
 
     def piece(token: int) -> str:
-        special = guide.is_special_token(token)
-        return f"<[{token}]>" if special else json.dumps(guide.decode_str([token]))
+        special = tokenizer.is_special_token(token)
+        return f"<[{token}]>" if special else json.dumps(tokenizer.decode_str([token]))
 
     end = spelled(reasoning.end)
     if end.startswith("<["):

@@ -93,7 +93,7 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
 _QUICKLY_READ: Final = 1 << 14
 """Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
 waking a thread, must not make other requests wait."""
-_GRAMMAR_THREADS: Final = 16
+_GRAMMAR_THREADS: Final = 80
 """More than may wait for the process of grammars, so that known grammars never do."""
 
 

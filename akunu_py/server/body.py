@@ -47,7 +47,9 @@ class Body:
         try:
             # Not `json.loads(bytes)`, which guesses the encoding.
             value = parse_json(raw.decode("utf-8-sig") or "{}")
-        except (ValueError, RecursionError) as error:
+        except RecursionError as error:
+            raise BodyError("The body is nested too deeply.") from error
+        except ValueError as error:
             raise BodyError(f"The body is not valid JSON: {error}.") from error
         if not isinstance(value, dict):
             raise BodyError(f"The body must be a JSON object, not {_KINDS[type(value)]}.")

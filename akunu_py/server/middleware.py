@@ -78,7 +78,9 @@ class RequestLog:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(self._shown(scope["path"]))[1:-1], scope.get(STATUS, _CLIENT_LEFT)
             why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
-            level = logging.DEBUG if scope["path"] == _POLLED else logging.INFO
+            level = logging.INFO
+            if scope["path"] == _POLLED and NOTED_ERROR not in scope:
+                level = logging.DEBUG
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> ApiError | None:

@@ -108,6 +108,6 @@ class ServerSettings:
                 ) from error
         elif key is None:
             key = os.environ.get(KEY_VARIABLE)
-        if key == "":
-            raise InvalidRequestError("The key of the server must not be empty.")
+        if key is not None and len(key.splitlines()) != 1:
+            raise InvalidRequestError("The key of the server must be one line, and not empty.")
         return key

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from contextvars import ContextVar
+from datetime import datetime
 from functools import cache
 from hashlib import blake2b
 from math import ceil
@@ -41,7 +42,8 @@ _WALL_S: Final = 60.0
 _MOST_CHARACTERS: Final = 1 << 24
 """Of a rendered template: more than any context, for so short a conversation."""
 _LOOK_S: Final = 0.05
-_MOST_WAITING: Final = 8
+_MOST_WAITING: Final = 64
+"""More new grammars than honest clients send at once: each takes some milliseconds."""
 _KEPT: Final = 256
 _NICENESS: Final = 10
 _FIRST_MASK_S: Final = 0.1
@@ -52,7 +54,7 @@ _LIMITS: Final[dict[str, Any]] = {
     "max_lexer_states": 50_000,
 }
 """The library's defaults allow 15 ms for a token, and 500 MB for the states of an answer."""
-TOO_COMPLEX: Final = "compiling it takes too much time or memory"
+TOO_COMPLEX: Final = "it is too long, or compiling it takes too much time or memory"
 
 
 class Guide(NamedTuple):
@@ -65,10 +67,12 @@ class Guide(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What became of a grammar: why it cannot be used, if it cannot, and the bytes that it took."""
+    """What became of a grammar: why it cannot be used, if it cannot, and the bytes and the seconds
+    of CPU that it took."""
 
     reason: str
-    taken: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 def make_tokenizer(guide: Guide) -> "LLTokenizer":
@@ -136,17 +140,17 @@ class TrialProcess:
         None if it had to be killed.
 
         Raises:
-            QueueFullError: if too many wait for the process already.
-            InvalidRequestError: if nobody waits for the outcome any more.
+            QueueFullError: if too many wait for the process already, or it gets no time.
+            InvalidRequestError: if the client has left.
         """
         asked = pickle.dumps((task, values))
         if len(asked) > _MOST_BYTES:
             return None
-        key = blake2b(asked).digest()
+        key = blake2b(pickle.dumps(guide) + asked).digest()
         if key in self._known:
             return self._known[key]
         if self.waiting >= _MOST_WAITING:
-            raise QueueFullError
+            raise QueueFullError("Too many new grammars wait to be tried; try again shortly.")
         self.waiting += 1
         try:
             with self.lock:
@@ -165,8 +169,10 @@ class TrialProcess:
         try:
             link.send_bytes(asked)
             while not link.poll(_LOOK_S):
-                if (left is not None and left.is_set()) or perf_counter() > until:
-                    raise InvalidRequestError("Nobody waits for this grammar.")
+                if left is not None and left.is_set():
+                    raise InvalidRequestError("The client has left.")
+                if perf_counter() > until:
+                    raise QueueFullError("The machine is too busy for new grammars; try again.")
             return link.recv()
         except BaseException as error:
             self.close()
@@ -230,7 +236,7 @@ def serve(cpu_s: int) -> None:
             continue
         used = resource.getrusage(resource.RUSAGE_SELF)
         _bound(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + cpu_s)
-        if space := _pages()[0]:  # macOS does not say, nor hold anyone to a limit
+        if space := _address_and_memory()[0]:  # macOS does not say, nor hold anyone to a limit
             _bound(resource.RLIMIT_AS, space + _MEMORY_BYTES)
         task, values = asked
         link.send(task(tokenizer, *values))
@@ -239,7 +245,7 @@ def serve(cpu_s: int) -> None:
 _STATM: Final = Path("/proc/self/statm")
 
 
-def _pages() -> tuple[int, int]:
+def _address_and_memory() -> tuple[int, int]:
     """The bytes of address space and of memory that this process has; 0 where nobody says."""
     if not _STATM.exists():
         return 0, 0
@@ -277,7 +283,18 @@ def _render(_tokenizer: None, template: str) -> int:
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
     )
-    asked = {"messages": [{"role": "user", "content": "?"}], "add_generation_prompt": True}
+
+    def refuse(reason: str) -> None:
+        raise ValueError(reason)
+
+    sandbox.globals |= {"raise_exception": refuse, "strftime_now": datetime.now().strftime}
+    asked = {
+        "messages": [{"role": "user", "content": "?"}],
+        "add_generation_prompt": True,
+        "tools": None,
+        "documents": None,
+        **{f"{name}_token": f"<{name}>" for name in ("bos", "eos", "pad", "unk", "sep", "cls")},
+    }
     try:
         length = len(sandbox.from_string(template).render(asked))
     except MemoryError:
@@ -290,12 +307,13 @@ def _render(_tokenizer: None, template: str) -> int:
 
 
 def _try_out(tokenizer: "LLTokenizer", grammar: str) -> Trial:
-    before = _pages()[1]
+    begun, before = process_time(), _address_and_memory()[1]
     matcher = make_matcher(tokenizer, grammar)
-    begun = process_time()
+    compiled = process_time()
     if not matcher.is_error():
         matcher.compute_bitmask()
-    took = process_time() - begun
+    ended = process_time()
     if matcher.is_error():
         return Trial(matcher.get_error())
-    return Trial(TOO_COMPLEX if took > _FIRST_MASK_S else "", _pages()[1] - before)
+    reason = TOO_COMPLEX if ended - compiled > _FIRST_MASK_S else ""
+    return Trial(reason, _address_and_memory()[1] - before, ended - begun)

@@ -181,9 +181,10 @@ def test_the_key_may_be_in_a_file_or_a_variable(
     file = tmp_path / "key"
     file.write_text("of the file\n")
     assert ServerSettings(api_key_file=str(file)).key == "of the file"
+    (lines := tmp_path / "lines").write_text("one\ntwo\n")
     file.write_text("\n")
-    for wrong in (file, tmp_path, tmp_path / "missing"):
-        with pytest.raises(InvalidRequestError, match=r"must not be empty|cannot be read"):
+    for wrong in (file, lines, tmp_path, tmp_path / "missing"):
+        with pytest.raises(InvalidRequestError, match=r"must be one line|cannot be read"):
             _ = ServerSettings(api_key_file=str(wrong)).key
     with pytest.raises(InvalidRequestError, match="not both"):
         ServerSettings(api_key="a", api_key_file="b")

@@ -89,7 +89,7 @@ def test_an_error_names_the_wrong_field(fields: dict[str, Any], read: Any, sente
 
 @pytest.mark.parametrize("raw", [b"{", b"\xff\xff", b'{"x": NaN}', b"[" * 100_000, b"1" * 5000])
 def test_invalid_json_is_refused(raw: bytes) -> None:
-    with pytest.raises(BodyError, match="not valid JSON"):
+    with pytest.raises(BodyError, match=r"not valid JSON|too deeply"):
         Body.parse(raw)
 
 

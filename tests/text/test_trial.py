@@ -14,7 +14,16 @@ from akunu_py.options import Grammar, Options
 from akunu_py.sampling import constraint
 from akunu_py.sampling.constraint import CompiledGrammar, ConstraintFactory
 from akunu_py.text import trial as module
-from akunu_py.text.trial import CLIENT_LEFT, TrialProcess, gbnf_to_lark, validate
+from akunu_py.text.trial import (
+    CLIENT_LEFT,
+    Guide,
+    Trial,
+    TrialProcess,
+    gbnf_to_lark,
+    runs_away,
+    try_out,
+    validate,
+)
 
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*a{sign}.*$"} for sign in ascii_lowercase]}
 """It asks for an automaton of 2^26 states."""
@@ -63,7 +72,7 @@ def test_a_client_that_leaves_ends_it(process: TrialProcess) -> None:
     left.set()
     before = CLIENT_LEFT.set(left)
     try:
-        with pytest.raises(InvalidRequestError, match="Nobody waits"):
+        with pytest.raises(InvalidRequestError, match="client has left"):
             validate(as_grammar(ENDLESS))
     finally:
         CLIENT_LEFT.reset(before)
@@ -108,7 +117,8 @@ def test_an_engine_compiles_what_others_send_with_care(
 def test_grammars_of_others_are_counted_while_they_are_held(
     shared_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constraint, "_MOST_TRIED", 2)
+    monkeypatch.setattr(constraint, "_MOST_BYTES", 3)
+    monkeypatch.setattr(constraint, "try_out", lambda *_: Trial("", nbytes=2))
     monkeypatch.setattr(constraint, "_KEPT_MATCHERS", 0)
     model = shared_engine.model
     factory = ConstraintFactory(model.tokenizer, model.vocabulary_size)
@@ -116,8 +126,28 @@ def test_grammars_of_others_are_counted_while_they_are_held(
     def tried(text: str) -> CompiledGrammar:
         return factory.compile(Grammar("regex", text), tries=True)
 
-    held = [tried("one"), tried("two")]
+    held = [tried("one"), tried("two")]  # four bytes
     with pytest.raises(QueueFullError):
         tried("three")
     held.pop()
-    assert tried("three").taken < 1 << 24
+    assert tried("three").nbytes == 2
+
+
+def test_an_equal_grammar_for_another_tokenizer_is_another(
+    shared_engine: Engine, process: TrialProcess
+) -> None:
+    fast = shared_engine.tokenizer.wrapped._tokenizer.backend_tokenizer
+    grammar = json.dumps({"grammars": [{"lark_grammar": "start: <[330]>"}]})
+    assert not try_out(Guide(fast.to_str(), 340, None), grammar).reason
+    assert "too large: 330" in try_out(Guide(fast.to_str(), 320, None), grammar).reason
+    assert process.starts == 2
+
+
+@pytest.mark.parametrize(
+    "before", ["", '{{ strftime_now("%Y") }}', "{% if not bos_token %}{{ x.y.z }}{% endif %}"]
+)
+def test_a_template_that_never_ends_runs_away(before: str) -> None:
+    loop = "{% for i in range(99999) %}"
+    assert runs_away(f"{before}{loop}{loop}{'{% endfor %}' * 2}")
+    assert not runs_away(f"{before}{{{{ messages[0].content }}}}")
+    assert not runs_away("{{ raise_exception('no') }}")
