@@ -8,13 +8,13 @@ for reasoning. The state is keyed by position: a forward that begins earlier und
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import takewhile
-from threading import Lock
+from threading import Lock, Semaphore
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
@@ -40,14 +40,14 @@ Masks = npt.NDArray[np.uint32]
 _BITS: Final = 32
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
-_GRACE_S: Final = 0.5
-_ROW_S: Final = 0.02
+_GRACE_S: Final = 0.2
+_ROW_S: Final = 0.01
 """What a grammar may take for a token on average, beyond its grace: usual ones take 0.1 ms. Others
 wait meanwhile."""
-_KEPT_BYTES: Final = 8 << 20
-_SLOW_S: Final = 0.2
-_MOST_BYTES: Final = 1 << 30
-"""What the grammars of others may take that wait or run."""
+_LARGE_S: Final = 0.2
+"""What takes this long in its trial takes ten megabytes or more. It is compiled alone, and not kept
+for later requests."""
+_MOST_LARGE: Final = 8
 
 
 class GrammarPart:
@@ -303,10 +303,10 @@ def _tail(text: bytes, mark: bytes) -> bytes:
 
 @dataclass(eq=False)
 class CompiledGrammar:
-    """A matcher at the beginning of its grammar, which is only copied, and the bytes it takes."""
+    """A matcher at the beginning of its grammar, which is only copied; whether it `is_large`."""
 
     matcher: "LLMatcher"
-    nbytes: int
+    is_large: bool
 
 
 class ConstraintFactory:
@@ -318,9 +318,9 @@ class ConstraintFactory:
         self._predicted = vocabulary_size
         self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
         self._kept: OrderedDict[tuple[Grammar, Reasoning | None], CompiledGrammar] = OrderedDict()
-        self._tried: WeakSet[CompiledGrammar] = WeakSet()
-        self._slow = Lock()
-        self._counting = Lock()
+        self._large: WeakSet[CompiledGrammar] = WeakSet()
+        self._places = Semaphore(_MOST_LARGE)
+        self._compiling_large = Lock()
 
     def compile(
         self, grammar: Grammar, reasoning: Reasoning | None = None, *, tries: bool = False
@@ -335,10 +335,7 @@ class ConstraintFactory:
         """
         key = grammar, reasoning if grammar.wake is None else None
         found = self._kept.pop(key, None) or self._compile(*key, tries=tries)
-        if tries:
-            with self._counting:
-                self._tried.add(found)
-        if found.nbytes < _KEPT_BYTES:
+        if not found.is_large:
             self._kept[key] = found
         while len(self._kept) > _KEPT_MATCHERS:
             self._kept.popitem(last=False)
@@ -377,14 +374,10 @@ class ConstraintFactory:
             source = _source(tokenizer, grammar, reasoning)
             trial = Trial("")
             if tries:
-                with self._counting:
-                    held = sum(one.nbytes for one in self._tried)
-                if held > _MOST_BYTES:
-                    raise QueueFullError("Too many large grammars are in use; try again shortly.")
                 trial = try_out(guide, source)
-            reason = trial.reason
-            if not reason:  # slow ones one by one, beside the engine's thread
-                with self._slow if trial.seconds > _SLOW_S else nullcontext():
+            reason, is_large = trial.reason, trial.seconds > _LARGE_S
+            if not reason:
+                with self._place_of_large() if is_large else nullcontext():
                     matcher = make_matcher(tokenizer, source)
                 reason = matcher.get_error()
         except (ValueError, RecursionError) as error:
@@ -395,7 +388,22 @@ class ConstraintFactory:
         if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
             for unmet in unmet_of(matcher.get_grammar_warnings()):
                 logger.warning("The %s is followed without %s.", grammar.name, unmet)
-        return CompiledGrammar(matcher, trial.nbytes)
+        compiled = CompiledGrammar(matcher, is_large)
+        if is_large:
+            self._large.add(compiled)
+        return compiled
+
+    @contextmanager
+    def _place_of_large(self) -> Generator[None, None, None]:
+        """Lets one large grammar be compiled at a time; refuses it if too many wait or are held."""
+        is_full = len(self._large) >= _MOST_LARGE
+        if is_full or not self._places.acquire(blocking=False):
+            raise QueueFullError("Too many large grammars are in use; try again shortly.")
+        try:
+            with self._compiling_large:
+                yield
+        finally:
+            self._places.release()
 
     @cached_property
     def _guide(self) -> "tuple[Guide, LLTokenizer]":

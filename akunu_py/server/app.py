@@ -14,12 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from akunu_py.errors import InvalidRequestError
 from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import GRAMMAR_FIELDS
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.middleware import (
     BODY,
+    RELEASE,
     AccessMiddleware,
     DisconnectMiddleware,
     RequestLog,
@@ -124,6 +126,7 @@ class _Path:
             response = endpoint.handler(self._service, Body(scope["path_params"]))
         else:
             response = await self._answer(endpoint, raw)
+            scope[RELEASE](getattr(response, "kept_bytes", 0))
         del raw
         await response(scope, receive, send)
 
@@ -137,9 +140,14 @@ class _Path:
         context = copy_context()
         context.run(CLIENT_LEFT.set, left)
         try:
+            self._service.trials.add(left)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, context.run, handle)
+        except InvalidRequestError:
+            self._service.check_stopping()
+            raise
         finally:
+            self._service.trials.discard(left)
             left.set()
 
 

@@ -14,6 +14,7 @@ import re
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
@@ -34,6 +35,8 @@ BODY: Final = "akunu_py.body"
 
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
+RELEASE: Final = "akunu_py.release"
+"""The key in a request's scope for what to call with the bytes that are kept of its body."""
 _HELD: Final = "akunu_py.held"
 _POLLED: Final = "/status"
 """The status page asks for it all the time, so the log has it only at level DEBUG."""
@@ -184,7 +187,8 @@ class DisconnectMiddleware:
     thread. A body of too many bytes is refused, before it is read if its size is declared.
 
     All bodies together have a limit. Those that have not come to their end share half of it, and
-    the oldest of them gives way to a newer one; one that is whole keeps its place.
+    the largest of them gives way; one that is whole keeps its place until it is read, and then what
+    is kept of it.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -192,17 +196,23 @@ class DisconnectMiddleware:
         self._body_bytes = settings.body_bytes
         self._most_held = settings.held_bytes
         self._held_bytes = 0
-        self._unfinished: dict[asyncio.Timeout, int] = {}  # their bytes, the oldest first
+        self._unfinished: dict[asyncio.Timeout, int] = {}  # their bytes
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await self._read(scope, receive)
             if body is not None:
-                scope[BODY] = body
+                scope[BODY], scope[RELEASE] = body, partial(self._release, scope)
                 await self._run(scope, receive, send)
         finally:
+            scope.pop(RELEASE, None)
             self._held_bytes -= scope.pop(_HELD, 0)
+
+    def _release(self, scope: Scope, kept: int) -> None:
+        held = scope[_HELD]
+        scope[_HELD] = min(held, kept)
+        self._held_bytes -= held - scope[_HELD]
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         work = asyncio.ensure_future(self._app(scope, _nothing_more, send))
@@ -240,11 +250,11 @@ class DisconnectMiddleware:
                     if more:
                         self._unfinished[place] = size
                     while len(self._unfinished) > 1 and sum(self._unfinished.values()) > share:
-                        oldest = next(iter(self._unfinished))
-                        del self._unfinished[oldest]
-                        oldest.reschedule(0)
+                        largest = max(self._unfinished, key=self._unfinished.__getitem__)
+                        del self._unfinished[largest]
+                        largest.reschedule(0)
         except TimeoutError:
-            sentence = "The body did not come to its end before newer ones needed its place."
+            sentence = "The body did not come to its end before others needed its place."
             raise ApiError(
                 HTTPStatus.REQUEST_TIMEOUT, sentence, headers={"Connection": "close"}
             ) from None

@@ -12,6 +12,7 @@ from collections.abc import Sequence as Many
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from threading import Event as Flag
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Self
 
@@ -74,6 +75,13 @@ class Job:
             return self.prompt.prefix
         return decode(self.prompt)
 
+    @property
+    def kept_bytes(self) -> int:
+        """About what it keeps of the body that it came in."""
+        if isinstance(self.prompt, FillRequest):
+            return len(self.prompt.prefix) + len(self.prompt.suffix)
+        return len(self.prompt) * (1 if isinstance(self.prompt, str) else 8)
+
     def variant(self, choice: int) -> Self:
         """The job for one of several choices. With a seed, choices are repeatable but differ, also
         from those of other seeds below 2^32."""
@@ -90,6 +98,8 @@ class Job:
         alike. It comes from the same address: programs of one machine, or behind one proxy, cannot
         be told apart, because plugins send no name and all share the API key."""
         if self.slot is None or (self.slot, self.peer) != (older.slot, older.peer):
+            return False
+        if self.options.grammar is not None:  # it may yet turn out to be too complex
             return False
         (before, gap), (old_before, old_gap) = self._split(), older._split()
         shared = min(len(before), len(old_before))
@@ -148,6 +158,8 @@ class Service:
         self.active: list[Job] = []
         """The jobs that wait or run."""
         self.worker = worker
+        self.trials: set[Flag] = set()
+        """Those of requests whose grammar is tried, to be set when nobody waits for them."""
         self._stopping = False
 
     @property
@@ -238,8 +250,15 @@ class Service:
     def stop(self) -> None:
         """Ends all active jobs and accepts no more."""
         self._stopping = True
+        for left in self.trials:
+            left.set()
         for job in self.active:
             job.events.abort(UnavailableError(_SHUTTING_DOWN))
+
+    def check_stopping(self) -> None:
+        """Raises an `UnavailableError` if the server is stopping."""
+        if self._stopping:
+            raise UnavailableError(_SHUTTING_DOWN)
 
     async def _read(self, index: int, job: Job) -> AsyncGenerator[tuple[int, Event], None]:
         deadline, has_line = None, False
@@ -289,8 +308,7 @@ class Service:
 
     def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> None:
         """Starts a job; the first of a request may be refused, or else may replace older jobs."""
-        if self._stopping:
-            raise UnavailableError(_SHUTTING_DOWN)
+        self.check_stopping()
         _ = self.engine  # raises while there is none
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)

@@ -170,6 +170,7 @@ class JobAnswer(Response):
         super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         service.encode(jobs)
+        self.kept_bytes = sum(job.kept_bytes for job in jobs)
         self._service = service
         self._jobs = jobs
         self._reply = reply

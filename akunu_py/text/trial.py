@@ -21,6 +21,7 @@ from math import ceil
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
 from threading import Event, Lock
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -50,10 +51,12 @@ _FIRST_MASK_S: Final = 0.1
 """Masks are computed between forward passes, of which they would take as much as a few."""
 _LIMITS: Final[dict[str, Any]] = {
     "step_lexer_fuel": 100_000,
-    "step_max_items": 20_000,
-    "max_lexer_states": 50_000,
+    "max_items_in_row": 20_000,
+    "max_lexer_states": 20_000,
 }
-"""The library's defaults allow 15 ms for a token, and 500 MB for the states of an answer."""
+"""The library's defaults allow 15 ms for a token, and 500 MB for the states of an answer; and no
+choice of 2,001 texts."""
+_BY_OTHERS: Final = (-SIGKILL, -SIGTERM, -SIGINT, -SIGHUP)
 TOO_COMPLEX: Final = "it is too long, or compiling it takes too much time or memory"
 
 
@@ -67,11 +70,10 @@ class Guide(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What became of a grammar: why it cannot be used, if it cannot, and the bytes and the seconds
-    of CPU that it took."""
+    """What became of a grammar: why it cannot be used, if it cannot, and the seconds of CPU that it
+    took."""
 
     reason: str
-    nbytes: int = 0
     seconds: float = 0.0
 
 
@@ -165,19 +167,24 @@ class TrialProcess:
             self.waiting -= 1
 
     def _ask(self, asked: bytes, guide: Guide | None) -> Any:
-        link, left, until = self._linked(guide), CLIENT_LEFT.get(), perf_counter() + _WALL_S
+        left, until = CLIENT_LEFT.get(), perf_counter() + _WALL_S
+        _check_client(left)
+        link = self._linked(guide)
         try:
             link.send_bytes(asked)
             while not link.poll(_LOOK_S):
-                if left is not None and left.is_set():
-                    raise InvalidRequestError("The client has left.")
+                _check_client(left)
                 if perf_counter() > until:
                     raise QueueFullError("The machine is too busy for new grammars; try again.")
             return link.recv()
-        except BaseException as error:
+        except (EOFError, OSError):  # it has ended
+            assert self._process is not None
+            if self._process.wait() in _BY_OTHERS:
+                raise QueueFullError("The trial of a grammar was interrupted; try again.") from None
             self.close()
-            if isinstance(error, EOFError | OSError):  # it was killed
-                return None
+            return None
+        except BaseException:
+            self.close()
             raise
 
     def _linked(self, guide: Guide | None) -> Connection:
@@ -203,6 +210,10 @@ class TrialProcess:
             self._guide = guide
         return self._link
 
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
     def close(self) -> None:
         """Ends the process; the next task starts another."""
         if self._process is not None and self._link is not None:
@@ -210,6 +221,11 @@ class TrialProcess:
             self._process.wait()
             self._link.close()
         self._process = self._link = self._guide = None
+
+
+def _check_client(left: Event | None) -> None:
+    if left is not None and left.is_set():
+        raise InvalidRequestError("The client has left.")
 
 
 @cache
@@ -236,21 +252,14 @@ def serve(cpu_s: int) -> None:
             continue
         used = resource.getrusage(resource.RUSAGE_SELF)
         _bound(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + cpu_s)
-        if space := _address_and_memory()[0]:  # macOS does not say, nor hold anyone to a limit
+        if _STATM.exists():  # macOS does not say, nor hold anyone to a limit
+            space = int(_STATM.read_text().split()[0]) * resource.getpagesize()
             _bound(resource.RLIMIT_AS, space + _MEMORY_BYTES)
         task, values = asked
         link.send(task(tokenizer, *values))
 
 
 _STATM: Final = Path("/proc/self/statm")
-
-
-def _address_and_memory() -> tuple[int, int]:
-    """The bytes of address space and of memory that this process has; 0 where nobody says."""
-    if not _STATM.exists():
-        return 0, 0
-    space, held, *_ = map(int, _STATM.read_text().split())
-    return space * resource.getpagesize(), held * resource.getpagesize()
 
 
 def _bound(kind: int, most: int) -> None:
@@ -307,7 +316,7 @@ def _render(_tokenizer: None, template: str) -> int:
 
 
 def _try_out(tokenizer: "LLTokenizer", grammar: str) -> Trial:
-    begun, before = process_time(), _address_and_memory()[1]
+    begun = process_time()
     matcher = make_matcher(tokenizer, grammar)
     compiled = process_time()
     if not matcher.is_error():
@@ -316,4 +325,4 @@ def _try_out(tokenizer: "LLTokenizer", grammar: str) -> Trial:
     if matcher.is_error():
         return Trial(matcher.get_error())
     reason = TOO_COMPLEX if ended - compiled > _FIRST_MASK_S else ""
-    return Trial(reason, _address_and_memory()[1] - before, ended - begun)
+    return Trial(reason, ended - begun)

@@ -5,6 +5,7 @@ import gc
 import json
 import resource
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from akunu_py.server.http import HttpServer
 from akunu_py.server.middleware import DisconnectMiddleware
 from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
-from tests.server.live import PATIENCE_S, LiveServer, serve
+from tests.server.live import PATIENCE_S, HeldEngine, LiveServer, serve
 
 GIANT = "a" * ((4 << 20) - 200)
 HALF = GIANT[: len(GIANT) // 2]
@@ -190,7 +191,33 @@ def test_bodies_without_an_end_give_way(tiny_model_dir: Path) -> None:
         assert server.post("/tokenize", {"content": "a" * 900}).status_code == 200
         ends = [connection.recv(12) for connection in stuck[:4]]
         assert ends == [b"HTTP/1.1 408"] * 4
-        assert "newer ones needed its place" in server.log.wait_for("POST /tokenize 408")
+        assert "others needed its place" in server.log.wait_for("POST /tokenize 408")
+
+
+def test_the_largest_body_without_an_end_gives_way(tiny_model_dir: Path) -> None:
+    few = ServerSettings(held_bytes=4000)
+    head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), few) as server, ExitStack() as stack:
+        honest, *hostile = [stack.enter_context(server.connect()) for _ in range(4)]
+        body = json.dumps({"content": "a" * 300}).encode()
+        honest.sendall(head % len(body) + body[:100])
+        for connection in hostile:
+            connection.sendall(head % 1001 + b"a" * 1000)
+        assert b"408" in hostile[0].recv(12)
+        honest.sendall(body[100:])
+        assert b"200" in honest.recv(12)
+
+
+def test_a_body_that_was_read_leaves_its_place(held: LiveServer, engine: HeldEngine) -> None:
+    padded = json.dumps({"prompt": "abc", "n_predict": 4}).encode() + b" " * (7 << 20)
+    with ThreadPoolExecutor(24) as clients:
+        engine.hold(after=0)
+        asked = [clients.submit(held.client.post, "/completion", content=padded) for _ in range(24)]
+        while len(held.service.active) < len(asked):
+            pass
+        assert held.post("/tokenize", {"content": "abc"}).status_code == 200
+        engine.release()
+        assert {one.result().status_code for one in asked} == {200}
 
 
 def test_one_request_begins_at_a_time() -> None:

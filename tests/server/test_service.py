@@ -13,7 +13,7 @@ import pytest
 
 import akunu_py
 from akunu_py.events import EventStream
-from akunu_py.options import MAX_SLOTS
+from akunu_py.options import MAX_SLOTS, Grammar, Options
 from akunu_py.server import wire
 from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
@@ -171,6 +171,14 @@ def test_a_request_that_finds_the_queue_full_replaces_nothing(
         engine.release()
         assert older.result().json()["tokens_predicted"] == 2
         assert waiting.result().status_code == 200
+
+
+def test_a_request_with_a_grammar_replaces_nothing() -> None:
+    older, newer = (
+        Job("ab", Options(grammar=grammar), slot=1) for grammar in (None, Grammar("regex", "a"))
+    )
+    assert Job("abc", Options(), slot=1).replaces(older)
+    assert not newer.replaces(older)
 
 
 def test_another_machine_replaces_nothing(held: LiveServer, engine: HeldEngine) -> None:

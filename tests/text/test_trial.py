@@ -1,6 +1,8 @@
 """Grammars that never end, or take all memory, are refused, and nothing else is."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from string import ascii_lowercase
 from threading import Event, Thread
@@ -69,8 +71,14 @@ def test_what_is_too_long_is_not_tried(process: TrialProcess) -> None:
 
 def test_a_client_that_leaves_ends_it(process: TrialProcess) -> None:
     left = Event()
-    left.set()
+
+    def leave() -> None:
+        while not process.starts:
+            pass
+        left.set()
+
     before = CLIENT_LEFT.set(left)
+    Thread(target=leave).start()
     try:
         with pytest.raises(InvalidRequestError, match="client has left"):
             validate(as_grammar(ENDLESS))
@@ -114,23 +122,22 @@ def test_an_engine_compiles_what_others_send_with_care(
     assert process.starts == 1
 
 
-def test_grammars_of_others_are_counted_while_they_are_held(
+def test_large_grammars_are_counted_while_they_are_held(
     shared_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constraint, "_MOST_BYTES", 3)
-    monkeypatch.setattr(constraint, "try_out", lambda *_: Trial("", nbytes=2))
-    monkeypatch.setattr(constraint, "_KEPT_MATCHERS", 0)
+    monkeypatch.setattr(constraint, "_MOST_LARGE", 2)
+    monkeypatch.setattr(constraint, "try_out", lambda *_: Trial("", seconds=1.0))
     model = shared_engine.model
     factory = ConstraintFactory(model.tokenizer, model.vocabulary_size)
 
     def tried(text: str) -> CompiledGrammar:
         return factory.compile(Grammar("regex", text), tries=True)
 
-    held = [tried("one"), tried("two")]  # four bytes
+    held = [tried("one"), tried("two")]
     with pytest.raises(QueueFullError):
         tried("three")
     held.pop()
-    assert tried("three").nbytes == 2
+    assert tried("three").is_large
 
 
 def test_an_equal_grammar_for_another_tokenizer_is_another(
@@ -151,3 +158,21 @@ def test_a_template_that_never_ends_runs_away(before: str) -> None:
     assert runs_away(f"{before}{loop}{loop}{'{% endfor %}' * 2}")
     assert not runs_away(f"{before}{{{{ messages[0].content }}}}")
     assert not runs_away("{{ raise_exception('no') }}")
+
+
+def test_a_trial_that_somebody_else_ends_condemns_nothing(process: TrialProcess) -> None:
+    def kill() -> None:
+        while process.pid is None:
+            pass
+        os.kill(process.pid, signal.SIGKILL)
+
+    Thread(target=kill).start()
+    with pytest.raises(QueueFullError, match="interrupted"):
+        validate(as_grammar(ENDLESS))
+    assert validate(as_grammar({"type": "string"})) == (False, [])
+
+
+def test_many_choices_can_be_followed(shared_engine: Engine) -> None:
+    texts = " | ".join(json.dumps(f"{number}") for number in range(3000))
+    options = shared_engine.compile(Options(grammar=Grammar("lark", f"start: {texts}")))
+    assert int(shared_engine.generate("x", options).text) < 3000
