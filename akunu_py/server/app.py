@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import AkunuError
 from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import GRAMMAR_FIELDS
@@ -143,7 +143,7 @@ class _Path:
             self._service.trials.add(left)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, context.run, handle)
-        except InvalidRequestError:
+        except AkunuError:
             self._service.check_stopping()
             raise
         finally:

@@ -26,7 +26,7 @@ from threading import Event, Lock
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from akunu_py.errors import InvalidRequestError, QueueFullError
+from akunu_py.errors import QueueFullError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -142,8 +142,8 @@ class TrialProcess:
         None if it had to be killed.
 
         Raises:
-            QueueFullError: if too many wait for the process already, or it gets no time.
-            InvalidRequestError: if the client has left.
+            QueueFullError: if too many wait for the process already, it gets no time, or the client
+                has left.
         """
         asked = pickle.dumps((task, values))
         if len(asked) > _MOST_BYTES:
@@ -225,7 +225,7 @@ class TrialProcess:
 
 def _check_client(left: Event | None) -> None:
     if left is not None and left.is_set():
-        raise InvalidRequestError("The client has left.")
+        raise QueueFullError("The client has left.")
 
 
 @cache

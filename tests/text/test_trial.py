@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from akunu_py.engine import Engine
-from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableRequestError
+from akunu_py.errors import QueueFullError, UnreadableRequestError
 from akunu_py.options import Grammar, Options
 from akunu_py.sampling import constraint
 from akunu_py.sampling.constraint import CompiledGrammar, ConstraintFactory
@@ -80,7 +80,7 @@ def test_a_client_that_leaves_ends_it(process: TrialProcess) -> None:
     before = CLIENT_LEFT.set(left)
     Thread(target=leave).start()
     try:
-        with pytest.raises(InvalidRequestError, match="client has left"):
+        with pytest.raises(QueueFullError, match="client has left"):
             validate(as_grammar(ENDLESS))
     finally:
         CLIENT_LEFT.reset(before)
