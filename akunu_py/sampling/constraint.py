@@ -40,7 +40,7 @@ Masks = npt.NDArray[np.uint32]
 _BITS: Final = 32
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
-_GRACE_S: Final = 0.2
+_GRACE_S: Final = 0.1
 _ROW_S: Final = 0.01
 """What a grammar may take for a token on average, beyond its grace: usual ones take 0.1 ms. Others
 wait meanwhile."""

@@ -92,6 +92,7 @@ _MAX_PARTS: Final = 1024
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
+_MAX_EXPRESSION_LENGTH: Final = 1 << 12
 _MAX_SCHEMA_LENGTH: Final = 1 << 20
 GRAMMAR_FIELDS: Final = (
     "json_schema", "guided_json", "regex", "guided_regex", "grammar", "guided_grammar",
@@ -352,7 +353,7 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
                 holder.refuse(schema[0], "must be an object, or true or false")
             found.append(schema_grammar(value))
         if text := holder.text(*regex, default=""):
-            _check_length(holder, regex[0], text)
+            _check_length(holder, regex[0], text, _MAX_EXPRESSION_LENGTH)
             found.append(Grammar("regex", text))
         if text := holder.text(*grammar, default=""):
             found.append(Grammar("lark", _lark(holder, text, tokenizer)))
@@ -370,9 +371,9 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
     return found[0] if found else None
 
 
-def _check_length(body: Body, name: str, text: str) -> None:
-    if len(text) > _MAX_GRAMMAR_LENGTH:
-        body.refuse(name, f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
+def _check_length(body: Body, name: str, text: str, most: int = _MAX_GRAMMAR_LENGTH) -> None:
+    if len(text) > most:
+        body.refuse(name, f"is longer than {most} characters")
 
 
 def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:

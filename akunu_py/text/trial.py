@@ -47,7 +47,7 @@ _MOST_WAITING: Final = 64
 """More new grammars than honest clients send at once: each takes some milliseconds."""
 _KEPT: Final = 256
 _NICENESS: Final = 10
-_FIRST_MASK_S: Final = 0.1
+_FIRST_MASK_S: Final = 0.05
 """Masks are computed between forward passes, of which they would take as much as a few."""
 _LIMITS: Final[dict[str, Any]] = {
     "step_lexer_fuel": 100_000,

@@ -126,7 +126,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "choices": Attack(lambda i: _completion(guided_choice=[f"{i} {j}" for j in range(200_000)])),
     "doubling rules": Attack(lambda i: _completion(grammar=_doubling(i))),
     "long expression": Attack(lambda i: _completion(regex=f"{i}" + "a" * MEGABYTE)),
-    "expression": Attack(lambda i: _completion(regex=f"{i}" + "a" * 60_000)),
+    "expression": Attack(lambda i: _completion(regex=f"{i}" + "a" * 4_000)),
     "repeated repetition": Attack(lambda i: _completion(regex="((a{0,99}){0,99}){0,99}" + f"{i}")),
     "multiples": Attack(
         lambda i: _completion(json_schema={"type": "integer", "multipleOf": 1_000_003 + 2 * i})
