@@ -5,8 +5,8 @@
 Each kind of attack of `tests/server/attacks.py` goes on for some seconds. Meanwhile a client
 completes a short prompt, and another asks `/health` every 50 ms. The attackers are a process of
 their own and share the server's cores. At the end, the server is left alone for a minute, and its
-memory is compared with that before, when its caches were full. The aims: a completion takes at most twice its idle time or one
-forward pass more, `/health` 100 ms, and memory is back within 10%.
+memory is compared with that before, when its caches were full. The aims: a completion takes at most
+twice its idle time or one forward pass more, `/health` 100 ms, and memory is back within 10%.
 """
 
 from __future__ import annotations
