@@ -201,6 +201,11 @@ class Batch:
         if forward.draft:
             self._acceptance.learn_draft(forward.draft, accepted)
 
+    def _pads(self, forwards: Sequence[BatchedForward]) -> bool:
+        """Whether every sequence costs what the longest does: recurrences take one after another
+        of `[sequences, longest]` tokens."""
+        return self._model.pads_batches or forwards[0].target.cache.has_states
+
     def _draft_lengths(self, waiting: Sequence[BatchedForward]) -> list[int]:
         lengths = [len(one.draft) for one in waiting]
         shared = [one for one in waiting if one.draft and not one.keeps_draft]
@@ -212,7 +217,7 @@ class Batch:
         emitted = len(shared) + sum(expected_tokens(accept_probs[one])[-1] for one in kept)
         context = sum(one.target.length for one in waiting)
         table = costs.verify_table(context, MAX_BATCH_ROWS)
-        if self._model.pads_batches:
+        if self._pads(waiting):
             longest = max((len(one.draft) for one in kept), default=0)
             every = table[len(waiting) - 1 :: len(waiting)]
             probs = [accept_probs[one] for one in waiting]
@@ -243,7 +248,7 @@ class Batch:
         counts = [one.tokens.size for one in inputs]
         if sum(counts) == len(parts) or self._model.pads_batches:
             self._join([one.target.cache for one in parts])
-        rows = len(parts) * max(counts) if self._model.pads_batches else sum(counts)
+        rows = len(parts) * max(counts) if self._pads(parts) else sum(counts)
         shape = len(parts), rows, sum(one.start for one in inputs)
         try:
             results = self._build(parts, inputs, counts)
