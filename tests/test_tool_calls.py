@@ -13,7 +13,8 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.prompt import encode_references
-from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.constraint import Constraint
+from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.server.conversation import ChatJob, Tools
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, Part, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY

@@ -186,8 +186,11 @@ class BatchedLayer:
 
 
 class PaddedLayer:
-    """The same for a forward over `[sequences, longest]` tokens, which shows all keys and values to
-    the model, padded at the end, and a mask: for models that look at them."""
+    """The cache of a layer in a forward over `[sequences, longest]` tokens.
+
+    It returns all keys and values, padded at the end, and a mask, so that the model's own code can
+    use them, as latent attention does.
+    """
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows, places: StateRows) -> None:
         if any(type(layer) is not LayerCache for layer in layers):

@@ -19,7 +19,7 @@ from akunu_py.cache.states import Recording, Recur, Recurrence
 class StateRows:
     """The rows of a forward, `counts` of each sequence, and what its recurrent layers are given.
 
-    If it `pads`, the forward is one over `[sequences, longest]`, and they are given it so.
+    A forward that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
 
     Attributes:
         convolved: the inputs of each convolution, `[sequences, kept + longest, width]`.

@@ -5,49 +5,31 @@ parts of an answer only, such as its tool calls: it sleeps until the model emits
 for reasoning. The state is keyed by position: a forward that begins earlier undoes what came after.
 """
 
-import json
-import logging
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
-from copy import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import takewhile
-from threading import Lock, Semaphore
 from time import thread_time
 from typing import TYPE_CHECKING, Final
-from weakref import WeakSet
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableRequestError
-from akunu_py.options import Grammar, Reasoning, Wake
-from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_of
-from akunu_py.text.tokenizer import Tokenizer
-from akunu_py.text.trial import Guide, Trial, make_matcher, make_tokenizer, try_out
+from akunu_py.errors import UnreadableRequestError
+from akunu_py.options import Reasoning, Wake
+from akunu_py.text.json_schema import one_line
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-logger = logging.getLogger(__name__)
+    from llguidance import LLMatcher
 
 Masks = npt.NDArray[np.uint32]
 """Which tokens are allowed, one bit per token, `[rows, words of 32 bits]`."""
 
 _BITS: Final = 32
-_KEPT_MATCHERS: Final = 4
-"""Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
 _GRACE_S: Final = 0.1
 _ROW_S: Final = 0.01
 """What a grammar may take for a token on average, beyond its grace: usual ones take 0.1 ms. Others
 wait meanwhile."""
-_LARGE_S: Final = 0.2
-"""What takes this long in its trial takes ten megabytes or more. It is compiled alone, and not kept
-for later requests."""
-_MOST_LARGE: Final = 8
 
 
 class GrammarPart:
@@ -299,173 +281,3 @@ class Constraint:
 def _tail(text: bytes, mark: bytes) -> bytes:
     """The end of a text, in which a mark may have begun."""
     return text[len(text) - len(mark) + 1 :] if len(text) >= len(mark) else text
-
-
-@dataclass(eq=False)
-class CompiledGrammar:
-    """A matcher at the beginning of its grammar, which is only copied; whether it `is_large`."""
-
-    matcher: "LLMatcher"
-    is_large: bool
-
-
-class ConstraintFactory:
-    """Makes constraints for a model, which predicts `vocabulary_size` of its tokenizer's ids; they
-    share one llguidance tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
-        self._tokenizer = tokenizer
-        self._predicted = vocabulary_size
-        self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
-        self._kept: OrderedDict[tuple[Grammar, Reasoning | None], CompiledGrammar] = OrderedDict()
-        self._large: WeakSet[CompiledGrammar] = WeakSet()
-        self._places = Semaphore(_MOST_LARGE)
-        self._compiling_large = Lock()
-
-    def compile(
-        self, grammar: Grammar, reasoning: Reasoning | None = None, *, tries: bool = False
-    ) -> CompiledGrammar:
-        """Compiles a grammar; any thread may. With `tries`, another process compiles it first: what
-        clients send could take all time and memory.
-
-        Raises:
-            InvalidRequestError: if it is invalid or too complex, or llguidance cannot read the
-                tokenizer.
-            QueueFullError: if there are too many grammars already.
-        """
-        key = grammar, reasoning if grammar.wake is None else None
-        found = self._kept.pop(key, None) or self._compile(*key, tries=tries)
-        if not found.is_large:
-            self._kept[key] = found
-        while len(self._kept) > _KEPT_MATCHERS:
-            self._kept.popitem(last=False)
-        return found
-
-    def make(self, grammar: Grammar, start: int, reasoning: Reasoning | None = None) -> Constraint:
-        """A constraint for the answer whose first token is at position `start`; see `compile`."""
-        compiled = grammar.compiled
-        if not isinstance(compiled, CompiledGrammar):
-            compiled = self.compile(grammar, reasoning)
-
-        def begin(position: int) -> GrammarPart:
-            return GrammarPart(compiled.matcher.deep_copy(), position)
-
-        think_tokens: tuple[int | None, int | None] = (None, None)
-        if reasoning is not None:
-            find = self._tokenizer.token_id
-            think_tokens = find(reasoning.start), find(reasoning.end)
-        return Constraint(
-            begin,
-            self._tokenizer.token_bytes.of,
-            grammar.wake,
-            reasoning=reasoning,
-            think_tokens=think_tokens,
-            first=begin(start) if grammar.wake is None else None,
-            start=start,
-            vocabulary=self._vocabulary,
-            predicted=self._predicted,
-        )
-
-    def _compile(
-        self, grammar: Grammar, reasoning: Reasoning | None, *, tries: bool = False
-    ) -> CompiledGrammar:
-        guide, tokenizer = self._guide
-        try:
-            source = _source(tokenizer, grammar, reasoning)
-            trial = Trial("")
-            if tries:
-                trial = try_out(guide, source)
-            reason, is_large = trial.reason, trial.seconds > _LARGE_S
-            if not reason:
-                with self._place_of_large() if is_large else nullcontext():
-                    matcher = make_matcher(tokenizer, source)
-                reason = matcher.get_error()
-        except (ValueError, RecursionError) as error:
-            reason = str(error)
-        if reason:
-            sentence = f"The {grammar.name} cannot be followed: {one_line(reason)}."
-            raise UnreadableRequestError(sentence)
-        if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
-            for unmet in unmet_of(matcher.get_grammar_warnings()):
-                logger.warning("The %s is followed without %s.", grammar.name, unmet)
-        compiled = CompiledGrammar(matcher, is_large)
-        if is_large:
-            self._large.add(compiled)
-        return compiled
-
-    @contextmanager
-    def _place_of_large(self) -> Generator[None, None, None]:
-        """Lets one large grammar be compiled at a time; refuses it if too many wait or are held."""
-        is_full = len(self._large) >= _MOST_LARGE
-        if is_full or not self._places.acquire(blocking=False):
-            raise QueueFullError("Too many large grammars are in use; try again shortly.")
-        try:
-            with self._compiling_large:
-                yield
-        finally:
-            self._places.release()
-
-    @cached_property
-    def _guide(self) -> "tuple[Guide, LLTokenizer]":
-        wrapped = self._tokenizer.wrapped
-        fast = getattr(wrapped, "_tokenizer", wrapped)
-        ends = tuple(sorted(self._tokenizer.end_tokens)) or None
-        try:
-            plain = copy(fast.backend_tokenizer)
-            plain.no_padding()
-            plain.no_truncation()
-            guide = Guide(plain.to_str(), self._vocabulary, ends)
-            return guide, make_tokenizer(guide)
-        except (ValueError, AttributeError) as error:  # it is not a fast tokenizer
-            raise InvalidRequestError(
-                f"This model's answers cannot be constrained: {one_line(str(error))}."
-            ) from error
-
-
-def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None) -> str:
-    """A grammar as llguidance takes it."""
-    if grammar.kind == "json_schema":
-        schema = closed(bounded(json.loads(grammar.source)))
-        source = _as_lark(f"start: {json_lark(schema)}")
-    elif grammar.kind == "regex":
-        source = _regex(grammar.source)
-    else:
-        source = _as_lark(grammar.source)
-    if reasoning is not None:
-        (answer,) = json.loads(source)["grammars"]
-        thought = {"lark_grammar": _thought(tokenizer, reasoning)}
-        source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
-    return source
-
-
-def _regex(source: str) -> str:
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-    return LLMatcher.grammar_from_regex(source)
-
-
-def _as_lark(source: str) -> str:
-    return json.dumps({"grammars": [{"lark_grammar": source}]})
-
-
-def _thought(tokenizer: "LLTokenizer", reasoning: Reasoning) -> str:
-    """The grammar of reasoning, followed by the grammar named `answer`. Control tokens are named by
-    their ids, because llguidance does not take their spelling for text."""
-
-    def spelled(mark: str) -> str:
-        tokens = tokenizer.tokenize_str(mark, parse_special=True)
-        if not any(map(tokenizer.is_special_token, tokens)):
-            return json.dumps(mark)
-        return " ".join(map(piece, tokens))
-
-    def piece(token: int) -> str:
-        special = tokenizer.is_special_token(token)
-        return f"<[{token}]>" if special else json.dumps(tokenizer.decode_str([token]))
-
-    end = spelled(reasoning.end)
-    if end.startswith("<["):
-        thought = f"thought: /(?s:.*)/ {end}"
-    else:
-        thought = f"thought[lazy]: /(?s:.*)/ {end}"
-    inside = "thought gap" if reasoning.is_open else f"({spelled(reasoning.start)} thought gap)?"
-    return f"start: {inside} @answer\n{thought}\ngap: /\\n{{0,2}}/"

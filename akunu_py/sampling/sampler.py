@@ -16,7 +16,8 @@ from mlx_lm.sample_utils import make_logits_processors
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.constraint import Constraint
+from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.sampling.filters import InfillFilter, XTCFilter, filtered, waits_for_nucleus
 from akunu_py.sampling.penalties import make_penalties
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform

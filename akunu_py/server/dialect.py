@@ -326,7 +326,8 @@ def read_format(body: Body, name: str) -> Grammar | None:
 
 
 def schema_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = False) -> Grammar:
-    """JSON of a schema, and what it demands in vain; nothing may be in vain if it is `strict`."""
+    """The grammar of a JSON schema, with the demands that it leaves out; a `strict` schema that has
+    such demands is refused."""
     grammar = Grammar.json_schema(schema)
     if len(grammar.source) > _MAX_SCHEMA_LENGTH:
         raise BodyError(f"A JSON schema must be shorter than {_MAX_SCHEMA_LENGTH} characters.")

@@ -82,7 +82,7 @@ class RequestLog:
             path, status = ascii(self._shown(scope["path"]))[1:-1], scope.get(STATUS, _CLIENT_LEFT)
             why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
             level = logging.INFO
-            if scope["path"] == _POLLED and NOTED_ERROR not in scope:
+            if scope["path"] == _POLLED and status in (HTTPStatus.OK, _CLIENT_LEFT):
                 level = logging.DEBUG
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 

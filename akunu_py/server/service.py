@@ -77,9 +77,10 @@ class Job:
 
     @property
     def kept_bytes(self) -> int:
-        """About what it keeps of the body that it came in."""
+        """Roughly how many bytes of its request's body it keeps."""
         if isinstance(self.prompt, FillRequest):
-            return len(self.prompt.prefix) + len(self.prompt.suffix)
+            around = len(self.prompt.prefix) + len(self.prompt.suffix)
+            return around + sum(len(file.text) for file in self.prompt.files)
         return len(self.prompt) * (1 if isinstance(self.prompt, str) else 8)
 
     def variant(self, choice: int) -> Self:

@@ -104,7 +104,8 @@ class ServerSettings:
                 key = Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip()
             except (OSError, ValueError) as error:
                 raise InvalidRequestError(
-                    f"The key in {self.api_key_file} cannot be read: {error}"
+                    f"The key in {self.api_key_file} cannot be read: "
+                    f"{getattr(error, 'strerror', None) or error}."
                 ) from error
         elif key is None:
             key = os.environ.get(KEY_VARIABLE)

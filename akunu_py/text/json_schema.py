@@ -128,7 +128,8 @@ def sample_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_line(reason: str) -> str:
     """What llguidance says is wrong with a grammar, shortened."""
-    return " ".join(reason.split()).rstrip(".")[:300]
+    short = " ".join(reason.split()).rstrip(".")[:300]
+    return "no text matches it" if short.startswith("NoExtension") else short
 
 
 def _sample(schema: Any) -> Any:

@@ -53,6 +53,7 @@ _LIMITS: Final[dict[str, Any]] = {
     "step_lexer_fuel": 100_000,
     "max_items_in_row": 20_000,
     "max_lexer_states": 20_000,
+    "verbose_errors": False,
 }
 """The library's defaults allow 15 ms for a token, and 500 MB for the states of an answer; and no
 choice of 2,001 texts."""
@@ -109,7 +110,7 @@ def gbnf_to_lark(grammar: str, tokens: Mapping[str, int]) -> str:
 
 @cache
 def runs_away(template: str) -> bool:
-    """Whether a chat template does not end by itself for a plain conversation."""
+    """Whether a plain conversation takes too much time or memory to render with a template."""
     with closing(TrialProcess()) as process:
         return process.run(_render, template) is None
 
@@ -135,7 +136,7 @@ class TrialProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Connection | None = None
         self._guide: Guide | None = None
-        self._known: OrderedDict[bytes, Any] = OrderedDict()
+        self._known: OrderedDict[tuple[Guide | None, bytes], Any] = OrderedDict()
 
     def run(self, task: Callable[..., Any], *values: Any, guide: Guide | None = None) -> Any:
         """What a function of this module returns for the values, and for the tokenizer of a guide;
@@ -148,7 +149,7 @@ class TrialProcess:
         asked = pickle.dumps((task, values))
         if len(asked) > _MOST_BYTES:
             return None
-        key = blake2b(pickle.dumps(guide) + asked).digest()
+        key = guide, blake2b(asked).digest()
         if key in self._known:
             return self._known[key]
         if self.waiting >= _MOST_WAITING:
@@ -209,10 +210,6 @@ class TrialProcess:
             self._link.send(guide)
             self._guide = guide
         return self._link
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
 
     def close(self) -> None:
         """Ends the process; the next task starts another."""

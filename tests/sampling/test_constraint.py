@@ -21,7 +21,8 @@ from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar, Options, Reasoning, Sampling, Wake
-from akunu_py.sampling.constraint import Constraint, ConstraintFactory
+from akunu_py.sampling.constraint import Constraint
+from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import BigramDrafter, OracleDrafter, drafted_answer, rounds_of
 from tests.markov import (

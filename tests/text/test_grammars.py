@@ -5,7 +5,7 @@ import pytest
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
-from akunu_py.sampling.constraint import ConstraintFactory
+from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.text.gbnf import gbnf_to_lark
 
 

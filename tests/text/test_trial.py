@@ -1,8 +1,6 @@
-"""Grammars that never end, or take all memory, are refused, and nothing else is."""
+"""Grammars and templates that never end, or take all memory, are refused; others are not."""
 
 import json
-import os
-import signal
 from collections.abc import Iterator
 from string import ascii_lowercase
 from threading import Event, Thread
@@ -13,8 +11,8 @@ import pytest
 from akunu_py.engine import Engine
 from akunu_py.errors import QueueFullError, UnreadableRequestError
 from akunu_py.options import Grammar, Options
-from akunu_py.sampling import constraint
-from akunu_py.sampling.constraint import CompiledGrammar, ConstraintFactory
+from akunu_py.sampling import constraint_factory
+from akunu_py.sampling.constraint_factory import CompiledGrammar, ConstraintFactory
 from akunu_py.text import trial as module
 from akunu_py.text.trial import (
     CLIENT_LEFT,
@@ -125,8 +123,8 @@ def test_an_engine_compiles_what_others_send_with_care(
 def test_large_grammars_are_counted_while_they_are_held(
     shared_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(constraint, "_MOST_LARGE", 2)
-    monkeypatch.setattr(constraint, "try_out", lambda *_: Trial("", seconds=1.0))
+    monkeypatch.setattr(constraint_factory, "_MOST_LARGE", 2)
+    monkeypatch.setattr(constraint_factory, "try_out", lambda *_: Trial("", seconds=1.0))
     model = shared_engine.model
     factory = ConstraintFactory(model.tokenizer, model.vocabulary_size)
 
@@ -162,9 +160,9 @@ def test_a_template_that_never_ends_runs_away(before: str) -> None:
 
 def test_a_trial_that_somebody_else_ends_condemns_nothing(process: TrialProcess) -> None:
     def kill() -> None:
-        while process.pid is None:
+        while (started := process._process) is None:
             pass
-        os.kill(process.pid, signal.SIGKILL)
+        started.kill()
 
     Thread(target=kill).start()
     with pytest.raises(QueueFullError, match="interrupted"):
@@ -176,3 +174,9 @@ def test_many_choices_can_be_followed(shared_engine: Engine) -> None:
     texts = " | ".join(json.dumps(f"{number}") for number in range(3000))
     options = shared_engine.compile(Options(grammar=Grammar("lark", f"start: {texts}")))
     assert int(shared_engine.generate("x", options).text) < 3000
+
+
+def test_a_rule_that_begins_with_itself_is_told_plainly(shared_engine: Engine) -> None:
+    options = Options(grammar=Grammar("lark", 'start: start "a"'))
+    with pytest.raises(UnreadableRequestError, match="followed: no text matches it"):
+        shared_engine.compile(options)
