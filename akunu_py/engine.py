@@ -216,7 +216,7 @@ class Engine:
             while sequence.phase is not Phase.DONE:
                 self.runner.owner.check()
                 self.runner.reserve(sequence, anyway=True)
-                self.runner.advance(sequence)
+                self.runner.advance((sequence,))
                 yield from reader.ready()
         finally:
             self.runner.owner.check()  # what is left open here, the next stream closes

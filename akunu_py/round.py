@@ -48,6 +48,7 @@ class Round:
         draft_s: seconds spent on learning from the round and on the next proposal.
         replayed: how many tokens of earlier rounds the forward computed again, because the cache
             had been rolled back past them.
+        is_followed: whether the step after the forward was submitted before this was read.
         is_counted: whether the round of another sequence counts the forward, which they shared.
         grammar_complete: whether the grammar allows nothing to follow.
         finish: why the text ends with this round; None while it continues.
@@ -66,6 +67,7 @@ class Round:
     build_s: float = 0.0
     draft_s: float = 0.0
     replayed: int = 0
+    is_followed: bool = False
     is_counted: bool = False
     grammar_complete: bool = False
     finish: Finish | None = None

@@ -5,23 +5,23 @@ and stops where the request says. Several may be under way: each has a cache, a 
 drafter of its own, and the scheduler decides whose forward comes next.
 """
 
+from collections import abc
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import suppress
 from copy import copy
-from functools import wraps
+from functools import partial, wraps
 from time import perf_counter
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
-from akunu_py.decoding.batch import Batch
-from akunu_py.decoding.loop import Limits, Target, decode
+from akunu_py.decoding.batch import Batch, Member
+from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt, encode_references
 from akunu_py.prompt_memory import PromptMemory
 from akunu_py.round import Finish, Round
@@ -184,13 +184,30 @@ class Runner:
         return True
 
     @_refusing_others
-    def advance(self, sequence: Sequence) -> None:
-        reader, forwards = sequence.reader, sequence.forwards
-        if forwards is None or reader is None:
+    def advance(self, sequences: abc.Sequence[Sequence]) -> None:
+        members = [(one, one.decoding) for one in sequences if one.decoding is not None]
+        for sequence in sequences:
+            if sequence.decoding is None and sequence.forwards is not None:
+                self._hand_over(sequence, partial(next, sequence.forwards, None))
+        if not members:
+            return
+        outcomes: abc.Sequence[Round | BaseException]
+        try:
+            with self._model.guard():
+                outcomes = self._batch.advance([member for _, member in members])
+        except BaseException as error:
+            outcomes = [error] * len(members)
+        for (sequence, _), outcome in zip(members, outcomes, strict=True):
+            self._hand_over(sequence, partial(self._event, sequence, outcome))
+
+    def _hand_over(self, sequence: Sequence, next_event: Callable[[], Event | None]) -> None:
+        """Gives the reader the next event, if there is one, and ends a sequence that is done."""
+        reader = sequence.reader
+        if reader is None:
             return
         try:
             with self._model.guard():
-                event = next(forwards, None)
+                event = next_event()
             if event is not None and event.finish_reason is not None:
                 self.close(sequence)
         except BaseException as error:
@@ -208,17 +225,21 @@ class Runner:
         Raises:
             Exception: what its drafter raised about the last tokens; all is given back then, too.
         """
-        forwards, session, slot = sequence.forwards, sequence.session, sequence.slot
+        forwards, decoding = sequence.forwards, sequence.decoding
+        session, slot = sequence.session, sequence.slot
         # The pool may drop the cache while somebody still holds the sequence.
-        sequence.forwards = sequence.session = sequence.slot = None
+        sequence.forwards = sequence.decoding = sequence.session = sequence.slot = None
         sequence.phase = Phase.DONE
         try:
             if forwards is not None:
                 forwards.close()
+            if decoding is not None:
+                decoding.close()
         finally:
             if session is not None:  # first, so that the pool may drop the cache of a draft model
                 session.release()
             if slot is not None:
+                slot.cache.separate()
                 self._prefixes.settle(slot, self._tokens_to_keep(sequence))
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
@@ -275,33 +296,38 @@ class Runner:
             yield Event(Round(finish=Finish.CANCELLED), (), stats)
             return
         prompt, begun = sequence.prompt, perf_counter()
+        sequence.began = begun
         scorer = PromptScorer(prompt, options.logprobs or 0) if options.scores_prompt else None
         is_whole = yield from self._prefill(sequence, slot, scorer, begun)
         scored = scorer.logprobs if scorer and is_whole else None
-        prefilled = perf_counter()
-        stats.prefill_s = prefilled - begun
+        sequence.prefilled = perf_counter()
+        stats.prefill_s = sequence.prefilled - begun
         if not is_whole or options.max_tokens == 0:
             finish = Finish.LENGTH if is_whole else Finish.CANCELLED
             yield Event(Round(finish=finish), (), stats, scored)
             return
         self._prefixes.share(slot, prompt)
         detokenizer = self._model.tokenizer.detokenizer(prompt)
-        text = TextStream(detokenizer, options.stop, options.reasoning)
-        with closing(self._decode(sequence, slot)) as rounds:
-            next(rounds)  # submits the first forward, which may be one with others
-            sequence.phase = Phase.DECODING
-            # An empty round carries the prompt's log-probabilities.
-            yield None if scored is None else Event(Round(), (), stats, scored)
-            for outcome in rounds:
-                assert outcome is not None
-                self.counters.rounds += 1
-                sequence.tokens.extend(outcome.tokens)
-                if outcome.end_token is not None:
-                    sequence.tokens.append(outcome.end_token)
-                now = perf_counter()
-                stats.decode_since, stats.decode_s = prefilled, now - prefilled
-                stats.ttft_s = stats.ttft_s or now - begun
-                yield _event(sequence, text, outcome)
+        sequence.text = TextStream(detokenizer, options.stop, options.reasoning)
+        sequence.decoding = self._member(sequence, slot)
+        sequence.phase = Phase.DECODING
+        # An empty round carries the prompt's log-probabilities.
+        yield None if scored is None else Event(Round(), (), stats, scored)
+
+    def _event(self, sequence: Sequence, outcome: Round | BaseException) -> Event:
+        """Turns a round into what the reader gets; raises what ended the sequence instead."""
+        stats, text = sequence.stats, sequence.text
+        assert text, "it decodes"
+        if isinstance(outcome, BaseException):
+            raise outcome
+        self.counters.rounds += 1
+        sequence.tokens.extend(outcome.tokens)
+        if outcome.end_token is not None:
+            sequence.tokens.append(outcome.end_token)
+        now = perf_counter()
+        stats.decode_since, stats.decode_s = sequence.prefilled, now - sequence.prefilled
+        stats.ttft_s = stats.ttft_s or now - sequence.began
+        return _event(sequence, text, outcome)
 
     def _prefill(
         self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float
@@ -361,11 +387,8 @@ class Runner:
             {*range(_CHECKPOINT_EVERY, len(prompt), _CHECKPOINT_EVERY), *turns, len(prompt) - 1}
         )
 
-    def _decode(self, sequence: Sequence, slot: PrefixSlot) -> Generator[Round | None, None, None]:
-        """The rounds that answer a prompt whose last token is not in the cache yet.
-
-        Before them it yields None, when the first forward has been submitted.
-        """
+    def _member(self, sequence: Sequence, slot: PrefixSlot) -> Member:
+        """Decodes an answer to a prompt whose last token is not in the cache yet."""
         session, sampler, options = sequence.session, sequence.sampler, sequence.options
         assert session, "it has started"
         assert sampler, "it has started"
@@ -389,19 +412,14 @@ class Runner:
             block_rows=self._speculation.rows_of(options),
         )
         longest = limit if options.max_tokens is None else options.max_tokens
-        limits = Limits(longest, sequence.end_tokens)
-        with self._decoding(target, options) as member:
-            rounds = decode(member, session, prompt[-1], limits)
-            yield None
-            yield from rounds
-
-    def _decoding(
-        self, target: ModelTarget, options: Options
-    ) -> AbstractContextManager[Target[Any]]:
-        """What a sequence decodes with; the forwards of an exact one may have no rows of others."""
-        if options.exact:
-            return nullcontext(target)
-        return self._batch.member(target, keeps_drafts=options.num_draft_tokens is not None)
+        return Member(
+            target,
+            session,
+            prompt[-1],
+            Limits(longest, sequence.end_tokens),
+            shares=not options.exact,
+            keeps_drafts=options.num_draft_tokens is not None,
+        )
 
 
 def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:

@@ -2,10 +2,9 @@
 
 A forward is a chunk of one prefill, or a round over all sequences that decode; they alternate, so
 neither holds the other for more than one. Plain Python: it knows no models and starts no threads.
-It does not build batches: the sequences of a round that are advanced one after another get one
-forward for all of them, if the model allows it.
 """
 
+from collections import abc
 from itertools import count
 from typing import Final, Protocol
 
@@ -41,8 +40,9 @@ class SequenceRunner(Protocol):
         With `anyway`, it takes more than there should be. If even that fails, the sequence is done.
         """
 
-    def advance(self, sequence: Sequence) -> None:
-        """Computes its next forward, and sets the phase that it is in then."""
+    def advance(self, sequences: abc.Sequence[Sequence]) -> None:
+        """Computes the next forward of each, which may be one for several, and sets the phases that
+        they are in then."""
 
 
 class Scheduler:
@@ -115,10 +115,11 @@ class Scheduler:
             sequence.chunks += was_prefilling
             sequence.rounds += not was_prefilling
             rounds += not was_prefilling
-            runner.advance(sequence)
             self._chunk_was_last = was_prefilling
             if was_prefilling:
                 self._news = object()
+        runner.advance(chosen)
+        for sequence in chosen:
             self._remove_if_done(sequence)
         self.rounds += rounds > 0
         self.advanced += rounds

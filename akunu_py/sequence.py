@@ -17,9 +17,11 @@ from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
     from akunu_py.cache.prefix_pool import PrefixSlot
+    from akunu_py.decoding.batch import Member
     from akunu_py.decoding.draft_session import DraftSession
     from akunu_py.events import Event, EventStream
     from akunu_py.sampling.sampler import Sampler
+    from akunu_py.text.stream import TextStream
 
 
 class Kind(StrEnum):
@@ -60,7 +62,9 @@ class Sequence:
         fills_gap: whether the answer fills a gap between two pieces of text.
         session: drafts for it, while it runs.
         slot: its cache, while it runs.
-        forwards: what remains of it: computes a chunk or a round at each step.
+        forwards: what remains of its prompt: computes a chunk at each step.
+        decoding: its rounds, once it decodes, and `text` what they are turned into.
+        began, prefilled: when it got its cache, and when its prompt was computed.
         computed_tokens: how many tokens of its prompt it has computed.
         stats: its sums so far; any thread may read them.
         arrival: its place in the order of arrival, and `arrived` when that was.
@@ -86,6 +90,10 @@ class Sequence:
     session: "DraftSession | None" = None
     slot: "PrefixSlot | None" = None
     forwards: "Generator[Event | None, None, None] | None" = None
+    decoding: "Member | None" = None
+    text: "TextStream | None" = None
+    began: float = 0.0
+    prefilled: float = 0.0
     computed_tokens: int = 0
     stats: Stats = field(default_factory=Stats)
     arrival: int = 0

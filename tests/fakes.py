@@ -8,7 +8,7 @@ import numpy as np
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.engine import Engine
@@ -145,7 +145,7 @@ def rounds_of(
         session.num_draft_tokens,
         block_rows=block_rows,
     )
-    return decode(target, session, known, limits)
+    return run_alone(target, session, known, limits)
 
 
 class MoodyPlanner(Planner):

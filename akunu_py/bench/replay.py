@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Final, NamedTuple
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
-from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
@@ -144,8 +143,8 @@ class KnownAnswer:
     def submit(self, known: int, draft: Draft) -> _PendingRound:
         return self._submit(draft, pipelined=False)
 
-    def submit_step_after(self, pending: _PendingRound) -> _PendingRound | None:
-        return None if pending.step_gain < 0.0 else self._submit(NO_DRAFT, pipelined=True)
+    def submit_step_after(self, pending: _PendingRound) -> _PendingRound:
+        return self._submit(NO_DRAFT, pipelined=True)
 
     def read(self, pending: _PendingRound) -> Round:
         draft, position = pending.draft, pending.context - self._start
@@ -179,7 +178,6 @@ class _PendingRound:
     context: int
     draft: Draft
     pipelined: bool
-    step_gain: float = -inf
 
 
 def replay_rounds(
@@ -198,7 +196,7 @@ def replay_rounds(
         return
     known = case.prompt[-1] if case.prompt else 0
     limits = Limits(len(case.reference), frozenset())
-    yield from decode(KnownAnswer(case, curve, limit), session, known, limits)
+    yield from run_alone(KnownAnswer(case, curve, limit), session, known, limits)
 
 
 def replay(

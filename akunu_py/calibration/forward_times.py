@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Final
 
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import Draft
 from akunu_py.errors import InvalidRequestError
@@ -229,7 +229,7 @@ class ForwardTimes:
     def _steps(self, tick: Callable[[], None]) -> float:
         """Seconds of a pipelined single-token step, the mean of a few."""
         limits = Limits(_STEPS_PER_TURN + 3, frozenset())
-        rounds = decode(self._target, DraftSession(), self._tokens[0], limits)
+        rounds = run_alone(self._target, DraftSession(), self._tokens[0], limits)
         try:
             next(rounds)
             begun = perf_counter()

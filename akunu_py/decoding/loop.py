@@ -2,15 +2,19 @@
 
 A round sends the known token and a draft through the target in one forward, keeps the drafted
 tokens that the target agrees with, and emits one token more. A round without a draft is a plain
-decode step; such steps are pipelined as mlx-lm's are. The loop knows neither MLX nor HTTP: it runs
-on a model (`target.py`) and on a known answer (`bench/replay.py`) alike.
+decode step; such steps are pipelined as mlx-lm's are. `decode` yields the forwards that a sequence
+wants and gets what they emitted; who drives it computes them, for one sequence (`run_alone`) or for
+several together (`batch.py`). It knows neither MLX nor HTTP: it runs on a model (`target.py`) and
+on a known answer (`bench/replay.py`) alike.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.drafting.base import NO_DRAFT, Draft
@@ -25,22 +29,21 @@ class Limits:
     end_tokens: frozenset[int]
 
 
-class Pending(Protocol):
-    """A forward that was submitted and has not been read.
+@dataclass(slots=True)
+class Forward:
+    """What a sequence wants next: a forward over `[known, *draft]`.
 
-    `step_gain` is what it gains to submit a single step before this is read, in steps: negative if
-    it is better to wait, minus infinity if no step may follow. The loop sets it early, because the
-    sequences of a batch decide together.
+    `step_gain` is what it gains, in steps, if a single step follows before this forward is read:
+    negative if it is better to wait, minus infinity if no step may follow.
     """
 
+    known: int
+    draft: Draft
     step_gain: float
 
-    @property
-    def draft(self) -> Draft:
-        """What it verifies."""
 
-
-P = TypeVar("P", bound=Pending)
+P = TypeVar("P")
+"""A forward that was submitted and has not been read."""
 
 
 class Target(Protocol[P]):
@@ -68,9 +71,8 @@ class Target(Protocol[P]):
     def submit(self, known: int, draft: Draft) -> P:
         """Starts a forward over `[known, *draft]` and returns at once."""
 
-    def submit_step_after(self, pending: P) -> P | None:
-        """Starts a single step that begins with the token `pending` will choose; None if it is
-        better to wait for that, by its `step_gain`."""
+    def submit_step_after(self, pending: P) -> P:
+        """Starts a single step that begins with the token `pending` will choose."""
 
     def read(self, pending: P) -> Round:
         """Waits for a forward, verifies its draft, and says what the round emits."""
@@ -82,13 +84,14 @@ class Target(Protocol[P]):
         """Books time for which the caller kept the loop waiting after a round."""
 
 
-def decode(target: Target[P], session: DraftSession, known: int, limits: Limits) -> Iterator[Round]:
-    """Decodes one sequence, one round per iteration, until the text ends.
+def decode(
+    target: Target[P], session: DraftSession, known: int, limits: Limits
+) -> Generator[Forward, Round, None]:
+    """Decodes one sequence: yields a forward, and is sent its round, until the text ends.
 
-    The first forward is submitted at once. Then the loop is rotated: an iteration reads one forward
-    and submits the next. The caller may cut a round while it has it, and may stop iterating at any
-    time. If the text ends with an end token, the cache may hold that token and one after it; the
-    caller rolls back.
+    If the step after a forward was submitted before that was read (`Round.is_followed`), the
+    forward that is yielded next is that step. The caller may cut a round afterwards. If the text
+    ends with an end token, the cache may hold that token and one after it; the caller rolls back.
 
     Args:
         target: its cache holds everything before `known` and has room for at least 1 token.
@@ -96,77 +99,141 @@ def decode(target: Target[P], session: DraftSession, known: int, limits: Limits)
         known: the last token of the prompt.
         limits: where to end.
     """
-    draft = session.propose(target.draft_limit(limits.max_tokens), target.length)
-    pending = target.submit(known, draft)
-    pending.step_gain = _step_gain(target, session, limits.max_tokens, NO_DRAFT)
-    return _rounds(target, session, pending, limits)
-
-
-def _rounds(
-    target: Target[P], session: DraftSession, pending: P, limits: Limits
-) -> Iterator[Round]:
-    emitted = 0
+    wanted = limits.max_tokens
     try:
+        draft = session.propose(target.draft_limit(wanted), target.length)
+        forecast = NO_DRAFT
         while True:
-            # Forward: without a draft, the device may get the next step before this one is read.
-            may_step = pending.step_gain > -inf and not pending.draft and target.room > 0
-            ahead = target.submit_step_after(pending) if may_step else None
-
-            # Verify.
-            outcome = target.read(pending)
-            emitted += len(outcome.tokens)
+            may_step = wanted > 1 and target.can_pipeline
+            gain = session.pipeline_gain(target.length, forecast) if may_step else -inf
+            outcome = yield Forward(known, draft, gain)
+            wanted -= len(outcome.tokens)
 
             # Roll back: the cache keeps the known token and the accepted ones; what it cannot keep,
             # the next forward computes again. A step ahead means that nothing was drafted, so
             # nothing is rejected.
             kept = outcome.context + 1 + outcome.accepted
-            if ahead is None and target.length > kept:
+            if not outcome.is_followed and target.length > kept:
                 target.rollback(kept)
 
             # Learn from the whole round, then end the text or propose and plan the next round.
             begun = perf_counter()
             session.learn(outcome)
-            _mark_end(outcome, emitted, limits, is_full=ahead is None and target.room == 0)
-            if outcome.finish is None:
-                limit = target.draft_limit(limits.max_tokens - emitted)
-                draft = session.propose(
-                    limit, target.length, replayed=target.replayed, pipelined=ahead is not None
-                )
-            outcome.draft_s = perf_counter() - begun
-
-            # Keep the device busy while the caller has the round. What was proposed with a step in
-            # flight is only a forecast: it stops the pipeline.
-            if outcome.finish is None:
-                forecast = draft if ahead else NO_DRAFT
-                pending = ahead or target.submit(outcome.tokens[-1], draft)
-                wanted = limits.max_tokens - emitted
-                pending.step_gain = _step_gain(target, session, wanted, forecast)
-
-            # Hand over.
-            handed_over = perf_counter()
-            yield outcome
-            target.note_pause(perf_counter() - handed_over)
+            _mark_end(outcome, wanted, limits, is_full=not outcome.is_followed and not target.room)
             if outcome.finish is not None:
+                outcome.draft_s = perf_counter() - begun
                 return
+            known = outcome.tokens[-1]
+            forecast = session.propose(
+                target.draft_limit(wanted),
+                target.length,
+                replayed=target.replayed,
+                pipelined=outcome.is_followed,
+            )
+            # What was proposed with a step in flight is only a forecast: it stops the pipeline.
+            draft, forecast = (NO_DRAFT, forecast) if outcome.is_followed else (forecast, NO_DRAFT)
+            outcome.draft_s = perf_counter() - begun
     finally:
         session.end()
 
 
-def _step_gain(target: Target[P], session: DraftSession, wanted: int, forecast: Draft) -> float:
-    """What a step gains that is submitted before the next of `wanted` tokens is read."""
-    if wanted <= 1 or not target.can_pipeline:
-        return -inf
-    return session.pipeline_gain(target.length, forecast)
-
-
-def _mark_end(outcome: Round, emitted: int, limits: Limits, *, is_full: bool) -> None:
+def _mark_end(outcome: Round, wanted: int, limits: Limits, *, is_full: bool) -> None:
     """Says why the text ends with this round, if it does; an end token decides before the rest."""
     outcome.cut_at_end_token(limits.end_tokens)
     if outcome.finish is not None:
         return
     if outcome.grammar_complete:
         outcome.finish = Finish.EOS
-    elif emitted >= limits.max_tokens:
+    elif wanted <= 0:
         outcome.finish = Finish.LENGTH
     elif is_full:
         outcome.finish = Finish.CONTEXT
+
+
+class Decoding(Generic[P]):
+    """One sequence that decodes: its loop, and its forwards that were submitted and not read.
+
+    Attributes:
+        forward: what it wants, or has submitted last; None when the text has ended.
+        flights: the oldest first; two if a step was submitted ahead.
+        error: why the next forward could not be submitted; its round raises it.
+    """
+
+    def __init__(
+        self, target: Target[P], session: DraftSession, known: int, limits: Limits
+    ) -> None:
+        self.target = target
+        self._loop = decode(target, session, known, limits)
+        self.forward: Forward | None = next(self._loop)
+        self.flights: deque[P] = deque()
+        self.error: Exception | None = None
+        self._handed_over: float | None = None
+
+    @property
+    def wants_forward(self) -> bool:
+        """Whether its forward is to be submitted."""
+        return not self.flights and self.forward is not None and self.error is None
+
+    @property
+    def step_gain(self) -> float:
+        """What it gains by a step ahead; see `Forward`."""
+        forward = self.forward
+        if forward is None or forward.draft or len(self.flights) != 1 or not self.target.room:
+            return -inf
+        return forward.step_gain
+
+    def advance(self) -> Round:
+        """One round, alone. The next forward is submitted before it returns, so that the device is
+        busy while the caller has the round."""
+        if self._handed_over is not None:
+            self.target.note_pause(perf_counter() - self._handed_over)
+        self.submit()
+        if self.step_gain >= 0.0:
+            self.flights.append(self.target.submit_step_after(self.flights[0]))
+        outcome = self.read()
+        self.submit()
+        self._handed_over = perf_counter()
+        return outcome
+
+    def submit(self) -> None:
+        """Submits its forward, if that is wanted."""
+        if self.forward is not None and self.wants_forward:
+            try:
+                self.flights.append(self.target.submit(self.forward.known, self.forward.draft))
+            except Exception as error:  # the round before it can be handed over nevertheless
+                self.error = error
+
+    def read(self) -> Round:
+        """Reads the oldest forward in flight, and lets the loop say what it wants next."""
+        if self.error is not None and not self.flights:
+            error, self.error = self.error, None
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame, and so the cache
+        outcome = self.target.read(self.flights.popleft())
+        outcome.is_followed = bool(self.flights)
+        try:
+            self.forward = self._loop.send(outcome)
+        except StopIteration:
+            self.forward = None
+        return outcome
+
+    def close(self) -> None:
+        """Ends the loop, which gives the drafter the last tokens."""
+        self._loop.close()
+
+
+def run_alone(
+    target: Target[P], session: DraftSession, known: int, limits: Limits
+) -> Iterator[Round]:
+    """The rounds of one sequence; the first forward is submitted at once. See `decode`."""
+    decoding = Decoding(target, session, known, limits)
+    decoding.submit()
+    return _rounds(decoding)
+
+
+def _rounds(decoding: Decoding[P]) -> Iterator[Round]:
+    with closing(decoding):
+        while decoding.forward is not None:
+            yield decoding.advance()

@@ -6,7 +6,6 @@ token is chosen is decided in `sampling/`, how much of a draft is accepted in `v
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from time import perf_counter
 from typing import Final, NamedTuple, cast
 
@@ -19,7 +18,7 @@ from akunu_py.decoding.verification import accept_or_resample, match_choices, ne
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
-from akunu_py.round import Round, RoundClock
+from akunu_py.round import NO_WAIT, Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
@@ -90,12 +89,48 @@ class TokenBuffer:
 
 
 @dataclass(slots=True)
+class SharedForward:
+    """One forward over the rows of several sequences, from its submission on.
+
+    Attributes:
+        sequences, rows, context: how many it has, and how many tokens the sequences had before.
+        timed: learns how long it took, if that says something about the forward.
+        is_overlapped: whether another forward was in flight beside it.
+        results: what to wait for; None once somebody did.
+        seconds: what the host built and waited, divided by the sequences.
+    """
+
+    sequences: int
+    rows: int
+    context: int
+    timed: Callable[["SharedForward", float], None]
+    is_overlapped: bool
+    begun: float
+    results: list[mx.array] | None = None
+    seconds: float = 0.0
+
+    def wait(self) -> bool:
+        """Waits for it; True if somebody has done so."""
+        results, self.results = self.results, None
+        if results is None:
+            return True
+        begun = perf_counter()
+        mx.eval(results)
+        now = perf_counter()
+        self.seconds += (now - begun) / self.sequences
+        # The time says nothing if the host came late.
+        if not self.is_overlapped and now - begun > NO_WAIT * (now - self.begun):
+            self.timed(self, now - self.begun)
+        return False
+
+
+@dataclass(slots=True)
 class PendingForward:
     """A forward that was submitted: where its known token stands, what it verifies, its results.
 
     `choices` has the token chosen after each position, or the distribution there if the draft has
     to be verified by rejection sampling. If the sampler blocks, it has the logits, and `read` makes
-    the rest of them.
+    the rest of them. It may be a part of a `shared` one.
     """
 
     start: int
@@ -106,7 +141,7 @@ class PendingForward:
     pipelined: bool
     replayed: int
     build_s: float = 0.0
-    step_gain: float = -inf
+    shared: SharedForward | None = None
 
 
 class Inputs(NamedTuple):
@@ -198,9 +233,7 @@ class ModelTarget:
     def submit(self, known: int, draft: Draft) -> PendingForward:
         return self._submit(self.begin(known, draft, alone=True))
 
-    def submit_step_after(self, pending: PendingForward) -> PendingForward | None:
-        if pending.step_gain < 0.0:
-            return None
+    def submit_step_after(self, pending: PendingForward) -> PendingForward:
         return self._submit(self.begin_step_after(pending))
 
     def begin_step_after(self, pending: PendingForward) -> Inputs:
@@ -245,6 +278,8 @@ class ModelTarget:
         self._replayed = self._sent[end - missing : end] if missing else []
 
     def read(self, pending: PendingForward) -> Round:
+        shared = pending.shared
+        is_counted = shared is not None and shared.wait()
         begun = perf_counter()
         drafted, sampler = pending.draft.tokens, self._sampler
         position = pending.start + 1
@@ -270,6 +305,7 @@ class ModelTarget:
             pending.start,
             pending.pipelined,
             replayed=pending.replayed,
+            is_counted=is_counted,
         )
         if (constraint := sampler.constraint) is not None:
             taken = constraint.extend(position, tokens)
@@ -280,6 +316,10 @@ class ModelTarget:
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
         wait_s = perf_counter() - begun
+        if shared is not None:  # what it took says nothing about a forward of this sequence alone
+            self._clock.lap(wait_s)
+            outcome.forward_s = shared.seconds + wait_s
+            return outcome
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import abc
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Tokens
 from types import SimpleNamespace
@@ -101,15 +102,16 @@ class FakeEngine:
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
         return True
 
-    def advance(self, sequence: Sequence) -> None:
-        assert sequence.forwards
-        assert sequence.reader
-        event = next(sequence.forwards)
-        assert event
-        sequence.reader.put(event)
-        if event.finish_reason is not None:
-            sequence.phase = Phase.DONE
-            sequence.reader.end()
+    def advance(self, sequences: abc.Sequence[Sequence]) -> None:
+        for sequence in sequences:
+            assert sequence.forwards
+            assert sequence.reader
+            event = next(sequence.forwards)
+            assert event
+            sequence.reader.put(event)
+            if event.finish_reason is not None:
+                sequence.phase = Phase.DONE
+                sequence.reader.end()
 
     def _answer(self, answer: str, sequence: Sequence) -> Generator[Event, None, None]:
         stats = Stats(prompt_tokens=sequence.stats.prompt_tokens, decode_s=0.5)

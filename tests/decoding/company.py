@@ -1,17 +1,22 @@
 """Sequences that decode together, for the tests of batches and of joined caches."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from random import Random
 from typing import Any
 
 import pytest
 
-from akunu_py.decoding.batch import Batch, BatchedTarget
+from akunu_py.decoding.batch import Batch, Member
+from akunu_py.decoding.draft_session import DraftSession
+from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.target import ModelTarget
+from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
+from akunu_py.planning.planner import Planner, Situation
+from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
 
 SMALLEST: dict[str, Any] = {
@@ -27,16 +32,53 @@ def prompt_of(number: int) -> list[int]:
     return [draw.randrange(64) for _ in range(1 + 7 * number)]
 
 
-def members_of(
-    model: TargetModel, batch: Batch, stack: ExitStack, count: int
-) -> list[BatchedTarget]:
-    """Some greedy sequences that decode together."""
-    found = []
-    for number in range(count):
-        held = model.make_cache(128)
-        model.prefill(prompt_of(number)[:-1], held)
-        target = ModelTarget(model, held, Sampler(Sampling()), 8)
-        found.append(stack.enter_context(batch.member(target)))
+class Repeating(Drafter):
+    """Proposes the same draft each time."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def propose(self, limit: int) -> Draft:
+        return self._draft.cut(min(limit, len(self._draft)))
+
+
+class Told(Planner):
+    """Verifies whole drafts, and says that a step ahead gains what it was told."""
+
+    saving = 0.0
+
+    def __init__(self, gain: float) -> None:
+        self._gain = gain
+
+    def pipeline_gain(self, context: int) -> float:
+        return self._gain
+
+    def should_propose(self, *, pipelined: bool) -> bool:
+        return True
+
+    def choose(self, draft: Draft, now: Situation) -> int:
+        return min(len(draft), now.limit)
+
+
+def member_of(
+    model: TargetModel, number: int = 0, draft: Draft = NO_DRAFT, gain: float = -1.0
+) -> Member:
+    """A greedy sequence that drafts the same each time."""
+    prompt = prompt_of(number)
+    held = model.make_cache(128)
+    model.prefill(prompt[:-1], held)
+    target = ModelTarget(model, held, Sampler(Sampling()), 8)
+    session = DraftSession(Repeating(draft), Told(gain), num_draft_tokens=8)
+    return Member(target, session, prompt[-1], Limits(100, frozenset()))
+
+
+def rounds_of(batch: Batch, members: Sequence[Member], times: int = 1) -> list[Round]:
+    """What the last of some rounds gives each; none may fail."""
+    found = list[Round]()
+    for _ in range(times):
+        outcomes = batch.advance(members)
+        found = [one for one in outcomes if isinstance(one, Round)]
+        assert len(found) == len(members), outcomes
     return found
 
 

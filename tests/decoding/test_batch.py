@@ -1,9 +1,9 @@
 """Several sequences in one forward: each emits what it emits alone, and leaves when it likes."""
 
 import gc
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.batch import Batch, BatchedTarget
+from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.batch_trial import why_not_batched
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
@@ -24,21 +24,12 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
-from tests.decoding.company import SMALLEST, members_of, prompt_of
+from akunu_py.round import Round
+from tests.decoding.company import SMALLEST, member_of, prompt_of, rounds_of
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
 
 GUESS = Draft((1, 2, 3), "guess", accept_probs=(0.5, 0.5, 0.5))
-
-
-def verified(member: BatchedTarget, others: list[BatchedTarget], draft: Draft) -> int:
-    """How many tokens of a draft a batched forward verifies."""
-    pending = member.submit(7, draft)
-    waiting = [other.submit(7, NO_DRAFT) for other in others]
-    drafted = member.read(pending).drafted
-    for other, forward in zip(others, waiting, strict=True):
-        other.read(forward)
-    return drafted
 
 
 def known(costs: LiveCosts, sequences: int) -> LiveCosts:
@@ -48,29 +39,25 @@ def known(costs: LiveCosts, sequences: int) -> LiveCosts:
 
 def test_drafts_are_shortened_where_rows_cost_too_much(model: TargetModel) -> None:
     for curve, wanted in ((FLAT, 3), (LINEAR, 0)):
-        costs = LiveCosts(curve, MAX_BATCH_ROWS)
-        with ExitStack() as stack:
-            first, *others = members_of(model, Batch(model, partial(known, costs)), stack, 3)
-            assert verified(first, others, GUESS) == wanted
+        batch = Batch(model, partial(known, LiveCosts(curve, MAX_BATCH_ROWS)))
+        members = [member_of(model, 0, GUESS), member_of(model, 1), member_of(model, 2)]
+        assert [one.drafted for one in rounds_of(batch, members)] == [wanted, 0, 0]
 
 
 def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
     """Their length must not depend on their tokens."""
-    costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
+    batch = Batch(model, partial(known, LiveCosts(LINEAR, MAX_BATCH_ROWS)))
     rows = np.full((3, model.vocabulary_size), 1 / model.vocabulary_size, dtype=np.float32)
-    with ExitStack() as stack:
-        first, *others = members_of(model, Batch(model, partial(known, costs)), stack, 2)
-        assert verified(first, others, replace(GUESS, probabilities=rows)) == 3
+    sampled = member_of(model, 0, replace(GUESS, probabilities=rows))
+    assert rounds_of(batch, [sampled, member_of(model, 1)])[0].drafted == 3
 
 
 def test_costs_are_learnt_from_batched_rounds(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("akunu_py.decoding.batch.NO_WAIT", -1.0)  # however late the host comes
+    monkeypatch.setattr("akunu_py.decoding.target.NO_WAIT", -1.0)  # however late the host comes
     costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
-    with ExitStack() as stack:
-        first, *others = members_of(model, Batch(model, partial(known, costs)), stack, 2)
-        verified(first, others, NO_DRAFT)
+    rounds_of(Batch(model, partial(known, costs)), [member_of(model), member_of(model, 1)])
     assert costs.has_observed(2, 0)
 
 
@@ -81,80 +68,74 @@ def test_an_error_of_one_sequence_is_its_own(
     def fail(*_: object) -> None:
         raise kind("no memory")
 
-    with ExitStack() as stack:
-        first, second = members_of(model, Batch(model), stack, 2)
-        monkeypatch.setattr(second.target, "begin", fail)
-        waiting = first.submit(7, NO_DRAFT), second.submit(7, NO_DRAFT)
-        assert len(first.read(waiting[0]).tokens) == 1
-        with pytest.raises(kind):
-            second.read(waiting[1])
+    batch, members = Batch(model), [member_of(model), member_of(model, 1)]
+    monkeypatch.setattr(members[1].target, "begin", fail)
+    good, failed = batch.advance(members)
+    assert isinstance(good, Round)
+    assert len(good.tokens) == 1
+    assert isinstance(failed, kind)
 
 
-def test_a_sequence_that_leaves_is_in_no_further_forward(model: TargetModel) -> None:
+def test_a_sequence_that_cannot_go_on_hands_over_what_it_has(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise CacheError("no memory")
+
+    for count in (1, 2):
+        batch, members = Batch(model), [member_of(model, number) for number in range(count)]
+        for one in members:
+            one.submit()
+            monkeypatch.setattr(one.target, "begin", fail)
+        assert all(isinstance(one, Round) for one in batch.advance(members))
+        assert all(isinstance(one, CacheError) for one in batch.advance(members))
+
+
+def test_a_round_is_one_forward_over_what_all_want(model: TargetModel) -> None:
     batch = Batch(model)
-    with ExitStack() as stack:
-        first, second = members_of(model, batch, stack, 2)
-        with ExitStack() as short:
-            (third,) = members_of(model, batch, short, 1)
-            for member in (third, first):
-                member.submit(7, NO_DRAFT)
-        second.submit(7, NO_DRAFT)
-        assert (batch.forwards, batch.rows) == (1, 2)
+    members = [member_of(model), member_of(model, 1, GUESS), member_of(model, 2)]
+    rounds = rounds_of(batch, members)
+    assert [one.is_counted for one in rounds] == [False, True, True]
+    assert (batch.forwards, batch.rows) == (2, 12), "the second is in flight"
+    rounds_of(batch, members[:2])
+    assert (batch.forwards, batch.rows) == (3, 17)
 
 
-def test_a_forward_begins_as_soon_as_all_wait_for_it(model: TargetModel) -> None:
-    batch = Batch(model)
-    with ExitStack() as stack:
-        first, second = members_of(model, batch, stack, 2)
-        waiting = first.submit(7, NO_DRAFT)
-        assert batch.forwards == 0
-        second.submit(7, GUESS)
-        assert (batch.forwards, batch.rows) == (1, 5)
-        first.read(waiting)
-        assert batch.forwards == 1
+def test_a_newcomer_gets_its_first_round_with_the_others(model: TargetModel) -> None:
+    batch, members = Batch(model), [member_of(model), member_of(model, 1)]
+    rounds_of(batch, members)
+    members.append(member_of(model, 2))
+    rounds_of(batch, members)
+    assert (batch.forwards, batch.rows) == (3, 7)
 
 
-def test_steps_are_submitted_ahead_if_all_want_them(model: TargetModel) -> None:
-    batch = Batch(model)
-    with ExitStack() as stack:
-        members = members_of(model, batch, stack, 3)
-        steps = [member.submit(7, NO_DRAFT) for member in members]
-        steps[0].step_gain = steps[1].step_gain = 0.2
-        assert members[0].submit_step_after(steps[0]) is None, (
-            "the third has not said what it gains"
-        )
-        steps[2].step_gain = -0.5
-        assert members[0].submit_step_after(steps[0]) is None, "it would lose more"
-        steps[2].step_gain = -0.3
-        ahead = [
-            member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
-        ]
-        assert (batch.forwards, batch.rows) == (2, 6), "before any of them was read"
-        for member, step, after in zip(members, steps, ahead, strict=True):
-            token = member.read(step).tokens[-1]
-            length = member.length
-            assert after is not None
-            pipelined = member.read(after)
-            assert pipelined.pipelined
-            member.rollback(length - 1)
-            assert member.read(member.submit(token, NO_DRAFT)).tokens == pipelined.tokens
+def test_steps_are_submitted_ahead_if_all_gain_by_them_together(model: TargetModel) -> None:
+    for gains, is_pipelined in (
+        ((0.2, 0.2, -inf), False),
+        ((0.2, 0.2, -0.5), False),
+        ((0.2, 0.2, -0.3), True),
+    ):
+        batch = Batch(model)
+        members = [member_of(model, number, gain=gain) for number, gain in enumerate(gains)]
+        together = [rounds_of(batch, members) for _ in range(3)]
+        assert {one.pipelined for one in together[-1]} == {is_pipelined}
+        assert batch.forwards == 4
+        alone = Batch(model)
+        for number, own in enumerate(zip(*together, strict=True)):
+            again = [member_of(model, number)]
+            assert [one.tokens for one in own] == [
+                rounds_of(alone, again)[0].tokens for _ in range(3)
+            ]
 
 
 def test_a_step_ahead_that_nobody_reads_keeps_no_cache(model: TargetModel) -> None:
-    with ExitStack() as stack:
-        members = members_of(model, Batch(model), stack, 2)
-        steps = [member.submit(7, NO_DRAFT) for member in members]
-        for step in steps:
-            step.step_gain = 0.1
-        ahead = [
-            member.submit_step_after(step) for member, step in zip(members, steps, strict=True)
-        ]
-        members[0].read(steps[0])
+    batch, members = Batch(model), [member_of(model, gain=0.1), member_of(model, 1, gain=0.1)]
+    rounds_of(batch, members)
     cache = ref(members[0].target.cache)
     gc.collect()
     gc.disable()
     try:
-        del members, steps, step, ahead, stack
+        del members[0]
         assert cache() is None
     finally:
         gc.enable()
@@ -191,20 +172,10 @@ def test_windows_end_in_company_where_they_end_alone(
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:
     batch = Batch(model)
-    with ExitStack() as stack:
-        (first,) = members_of(model, batch, stack, 1)
-        alone = first.submit(7, NO_DRAFT)
-        with ExitStack() as short:
-            members_of(model, batch, short, 1)
-            assert first.submit_step_after(alone) is None, "the next forward is a common one"
-            waiting = first.submit(first.read(alone).tokens[-1], NO_DRAFT)
-        assert first.submit_step_after(waiting) is None, "it has not begun"
-        step = first.submit(first.read(waiting).tokens[-1], NO_DRAFT)
-        step.step_gain = 0.1
-        ahead = first.submit_step_after(step)
-        assert ahead is not None
-        first.read(step)
-        assert len(first.read(ahead).tokens) == 1
+    members = [member_of(model, gain=0.1), member_of(model, 1)]
+    assert not rounds_of(batch, members, 2)[0].pipelined
+    assert rounds_of(batch, members[:1], 2)[0].pipelined
+    assert not rounds_of(batch, members, 2)[0].pipelined
 
 
 PROMPTS = ("def main():\n", '{"name": "', "one two three one two", "import sys\nimport")

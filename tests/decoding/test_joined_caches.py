@@ -1,6 +1,5 @@
 """Joined caches: they serve as separate ones do, and no answer depends on them."""
 
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ import pytest
 from mlx_lm.models.base import scaled_dot_product_attention
 
 from akunu_py.cache.batched import BatchedCaches, BatchedRows
+from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.layers import LayerCache
-from akunu_py.decoding.batch import Batch, BatchedTarget
-from akunu_py.drafting.base import NO_DRAFT
+from akunu_py.decoding.batch import Batch
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.machine.backend import find_backend
@@ -20,7 +19,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence
-from tests.decoding.company import SMALLEST, joining, members_of, prompt_of
+from tests.decoding.company import SMALLEST, joining, member_of, prompt_of, rounds_of
 from tests.tiny_model import write_tiny_model
 
 JOINED = [
@@ -83,50 +82,44 @@ def test_a_window_over_joined_caches_ends_where_it_does_over_each(smallest: Targ
     assert mx.allclose(found[0], found[1], atol=1e-5)
 
 
-def step_all(members: list[BatchedTarget], times: int) -> None:
-    for _ in range(times):
-        for member, step in [(each, each.submit(7, NO_DRAFT)) for each in members]:
-            member.read(step)
-
-
 def test_steps_together_join_caches_until_a_sequence_leaves(model: TargetModel) -> None:
-    batch = Batch(model)
-    with joining(after=1), ExitStack() as stack:
-        members = members_of(model, batch, stack, 2)
-        with ExitStack() as short:
-            members += members_of(model, batch, short, 1)
-            caches = [member.target.cache for member in members]
-            step_all(members, 3)
-            assert all(one.group is caches[0].group is not None for one in caches)
-        assert caches[2].group is None
-        step_all(members[:2], 1)
+    batch, members = Batch(model), [member_of(model, number) for number in range(3)]
+    caches = [member.target.cache for member in members]
+    with joining(after=1):
+        rounds_of(batch, members, 3)
+        assert all(one.group is caches[0].group is not None for one in caches)
+        caches[2].separate()
+        rounds_of(batch, members[:2])
+        assert all(one.group is caches[0].group is not None for one in caches[:2])
+        rounds_of(batch, members[:1])
+        caches[1].separate()
+        rounds_of(batch, members[:1])
     assert [one.group for one in caches] == [None] * 3
 
 
 def test_joined_buffers_are_counted_and_stay_for_no_half_of_their_caches(
     model: TargetModel,
 ) -> None:
-    batch = Batch(model)
-    with joining(after=1), ExitStack() as stack:
-        stays = members_of(model, batch, stack, 3)
-        caches = [member.target.cache for member in stays]
-        with ExitStack() as second:
-            with ExitStack() as first:
-                members = [*stays, *members_of(model, batch, second, 2)]
-                step_all([*members, *members_of(model, batch, first, 1)], 3)
-                assert caches[0].group is not None
-                assert caches[0].group.size == 6
-            counted = sum(one.target.cache.nbytes for one in members)
-            assert counted == pytest.approx(held_by(members), abs=len(members))
-            assert all(one.group is caches[0].group is not None for one in caches)
-        assert [one.group for one in caches] == [None] * 3
-        assert sum(one.nbytes for one in caches) == held_by(stays)
+    batch, members = Batch(model), [member_of(model, number) for number in (0, 1, 2, 0, 1, 2)]
+    caches = [member.target.cache for member in members]
+    with joining(after=1):
+        rounds_of(batch, members, 3)
+        assert caches[0].group is not None
+        assert caches[0].group.size == 6
+        caches.pop().separate()
+        rounds_of(batch, members[:5])
+        assert sum(one.nbytes for one in caches) == pytest.approx(held_by(caches), abs=5)
+        assert all(one.group is caches[0].group is not None for one in caches)
+        for _ in range(2):
+            caches.pop().separate()
+        rounds_of(batch, members[:3])
+    assert [one.group for one in caches] == [None] * 3
+    assert sum(one.nbytes for one in caches) == held_by(caches)
 
 
-def held_by(members: list[BatchedTarget]) -> int:
-    """The bytes of the buffers of some sequences."""
-    layers = [layer for member in members for layer in member.target.cache.layers]
-    buffers = {layer.held for layer in layers}
+def held_by(caches: list[KVCache]) -> int:
+    """The bytes of the buffers of some caches."""
+    buffers = {layer.held for one in caches for layer in one.layers}
     return sum(held.keys.nbytes + held.values.nbytes for held in buffers)
 
 

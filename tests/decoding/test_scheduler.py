@@ -1,5 +1,6 @@
 """Which forward comes next: everything gets its turn, the urgent first, nothing is lost."""
 
+from collections import abc
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
@@ -77,16 +78,17 @@ class FakeEngine:
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
         return anyway or sum(self.held.values()) < self.memory
 
-    def advance(self, sequence: Sequence) -> None:
-        assert sequence.phase is not Phase.DONE
-        if not sequence.cancelled:
-            self.held[sequence] += 1
-            self.forwards[-1].append(self.names[sequence])
-            sequence.computed_tokens += CHUNK * (sequence.phase is Phase.PREFILLING)
-        sequence.phase = Phase.DONE if sequence.cancelled else next(self.phases[sequence])
-        if sequence.phase is Phase.DONE:
-            self.held.pop(sequence)
-            self.ended.append(self.names[sequence])
+    def advance(self, sequences: abc.Sequence[Sequence]) -> None:
+        for sequence in sequences:
+            assert sequence.phase is not Phase.DONE
+            if not sequence.cancelled:
+                self.held[sequence] += 1
+                self.forwards[-1].append(self.names[sequence])
+                sequence.computed_tokens += CHUNK * (sequence.phase is Phase.PREFILLING)
+            sequence.phase = Phase.DONE if sequence.cancelled else next(self.phases[sequence])
+            if sequence.phase is Phase.DONE:
+                self.held.pop(sequence)
+                self.ended.append(self.names[sequence])
 
     def step(self) -> list[str]:
         """Admits what may run, and computes the next forward; returns who was in it."""

@@ -1,8 +1,7 @@
 """Random schedules of sequences in company: no answer changes, each cache stays in order."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -15,10 +14,10 @@ from hypothesis import strategies as st
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.states import arrays_of
-from akunu_py.decoding.batch import Batch
+from akunu_py.decoding.batch import Batch, Member
 from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
-from akunu_py.decoding.loop import Limits, decode
+from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
@@ -95,18 +94,22 @@ plans = st.builds(
 
 
 @dataclass
-class Member:
-    """A running sequence, in a cache that has room for little and grows."""
+class Answer:
+    """What a running sequence has answered, in a cache that has room for little and grows."""
 
     plan: Plan
     model: TargetModel
-    batch: Batch
     answer: list[int]
     cache: KVCache = field(init=False)
     emitted: list[int] = field(default_factory=list)
     rounds: int = 0
 
-    def run(self) -> Iterator[Round]:
+    @property
+    def is_done(self) -> bool:
+        return self.rounds >= self.plan.cancelled_after or len(self.emitted) >= LONGEST
+
+    def begin(self) -> Member:
+        """Joins those that run."""
         plan, prompt = self.plan, prompt_of(self.plan.number)
         self.cache = self.model.make_cache(len(prompt) + 2)
         self.model.prefill(prompt[:-1], self.cache)
@@ -123,8 +126,7 @@ class Member:
             limit=64,
             grow=lambda tokens: self.cache.grow(tokens + 3),
         )
-        with self.batch.member(target) as member:
-            yield from decode(member, session, prompt[-1], Limits(LONGEST, frozenset()))
+        return Member(target, session, prompt[-1], Limits(LONGEST, frozenset()))
 
     def is_in_order(self) -> bool:
         """Whether its cache holds what a fresh prefill of its tokens holds."""
@@ -171,27 +173,25 @@ def test_no_schedule_changes_an_answer_or_a_state(
 def run_schedule(model: TargetModel, alone: Answers, schedule: list[Plan], seed: int) -> None:
     chance, batch = Random(seed), Batch(model)
     answers = [alone(plan.number, plan.sampling) for plan in schedule]
-    members = [
-        Member(plan, model, batch, answer) for plan, answer in zip(schedule, answers, strict=True)
-    ]
-    running = {index: member.run() for index, member in enumerate(members)}
+    members = [Answer(plan, model, answer) for plan, answer in zip(schedule, answers, strict=True)]
+    waiting = {index: one.begin() for index, one in enumerate(members)}
     turn = 0
-    with ExitStack() as stack:
-        for rounds in running.values():
-            stack.callback(rounds.close)  # type: ignore[attr-defined]
-        while running:
-            turn += 1
-            for index in chance.sample(sorted(running), len(running)):
-                member = members[index]
-                if turn < member.plan.joins_at or chance.random() < 0.2:
-                    continue
-                done = member.rounds >= member.plan.cancelled_after
-                outcome = None if done else next(running[index], None)
-                if outcome is None:
-                    running.pop(index).close()  # type: ignore[attr-defined]
-                    continue
-                member.rounds += 1
-                member.emitted.extend(outcome.tokens)
+    while waiting:
+        turn += 1
+        chosen = [
+            index
+            for index in chance.sample(sorted(waiting), len(waiting))
+            if turn >= members[index].plan.joins_at and chance.random() >= 0.2
+        ]
+        for index in [one for one in chosen if members[one].is_done]:
+            waiting.pop(index).close()
+            members[index].cache.separate()
+            chosen.remove(index)
+        outcomes = batch.advance([waiting[index] for index in chosen])
+        for index, outcome in zip(chosen, outcomes, strict=True):
+            assert isinstance(outcome, Round), outcome
+            members[index].rounds += 1
+            members[index].emitted.extend(outcome.tokens)
     for member, answer in zip(members, answers, strict=True):
         assert member.emitted == answer[: len(member.emitted)]
         assert len(member.emitted) == LONGEST or member.rounds == member.plan.cancelled_after
