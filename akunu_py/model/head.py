@@ -107,7 +107,8 @@ class HeadStep(nn.Module):  # type: ignore[misc]
     def __call__(self, embedded: mx.array, hidden: mx.array, caches: Sequence[Any]) -> mx.array:
         parts = [self.embedding_norm(embedded), self.hidden_norm(hidden)]
         joined = mx.concatenate(parts[::-1] if self._hidden_first else parts, axis=-1)
-        states: mx.array = self.body(self.projection(joined)[None], cache=list(caches))[0]
+        layers = [*caches, None]  # Nemotron-H looks for a state after them
+        states: mx.array = self.body(self.projection(joined)[None], cache=layers)[0]
         return self._normed(states) if self._passes_normed else states
 
     def predicting(self, states: mx.array) -> mx.array:
