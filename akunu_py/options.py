@@ -143,6 +143,10 @@ class ModelOptions:
         shown="60")
     draft_model: str | None = option(None, "a smaller model with the same tokenizer, for the "
         "drafter `model`")
+    mtp: str | None = option(None, "a folder or a hub name with the model's head for drafting "
+        "(MTP), if its own files have none", metavar="PATH", group=SPECULATION)
+    no_mtp: bool = option(False, "do not load the head that the model brings for drafting",
+        group=SPECULATION)
     projects: tuple[str, ...] = option((), "draft from this indexed folder too; auto takes the git "
         "root of the current folder; may be repeated", flag="--project", metavar="PATH",
         group=SPECULATION, repeated=True)
@@ -159,6 +163,8 @@ class ModelOptions:
                 raise InvalidRequestError("`quantized_kv_start` needs `kv_bits`.")
         elif self.max_kv_size is not None:
             raise InvalidRequestError("A bounded cache is not quantized; omit `kv_bits`.")
+        if self.mtp is not None and self.no_mtp:
+            raise InvalidRequestError("`mtp` names a head and `no_mtp` loads none; omit one.")
         if self.prompt_cache_dir is not None and self.prompt_cache_file is not None:
             raise InvalidRequestError(
                 "Prompts are kept in a folder or in a file: set `prompt_cache_dir` or "

@@ -5,6 +5,7 @@ A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`.
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +19,9 @@ _TOKENIZER_FILES: Final = (
     "special_tokens_map.json", "*.tiktoken", "tiktoken.model",
 )  # fmt: skip
 WEIGHTS: Final = "model*.safetensors"
+HEAD_FILES: Final = ("mtp.safetensors", "mtp/weights.safetensors")
+"""Where a model's head is, if not among its weights."""
+_INDEX: Final = "model.safetensors.index.json"
 _HUB_FILES: Final = (
     "*.json", "*.jsonl", "*.py", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.txt",
     "*.jinja",
@@ -51,8 +55,32 @@ def find_model(name: str, *, weights: bool = True) -> Path:
     if folder.exists():
         raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
     if is_hub_name(name):
-        return _checked(_from_hub(name, [*_HUB_FILES, *([WEIGHTS] if weights else [])]))
+        return _checked(
+            _from_hub(name, [*_HUB_FILES, *((WEIGHTS, *HEAD_FILES) if weights else ())])
+        )
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
+
+
+def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
+    """A folder with a head: a path, or the local copy of `owner/name` on the hub. Of a whole model
+    there, only the files with tensors that are a part of its head are fetched.
+
+    Raises:
+        ModelLoadError: if there is none, or it cannot be downloaded.
+    """
+    folder = Path(os.path.expanduser(name))
+    if folder.is_dir():
+        return folder
+    if not is_hub_name(name):
+        raise ModelLoadError(f"There is no folder {name} with a head; check the path.")
+    folder = _from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
+    wanted = [WEIGHTS]
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        wanted = sorted({file for part, file in index["weight_map"].items() if is_part(part)})
+    if any((folder / file).exists() for file in HEAD_FILES) or not wanted:
+        return folder
+    return _from_hub(name, wanted)
 
 
 def tokenizer_fingerprint(folder: Path) -> bytes:
@@ -74,7 +102,7 @@ def weight_bytes(folder: Path) -> int:
 def fault_of_weights(folder: Path) -> str | None:
     """What can be seen to be wrong with the files of a model's weights, in a sentence."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         for name in sorted(set(index["weight_map"].values())):
             if not (folder / name).exists():
                 return f"{folder} has no {name}, a part of its weights; download the model again."

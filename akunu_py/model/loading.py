@@ -28,6 +28,8 @@ from akunu_py.model.files import (
     model_name,
     weight_bytes,
 )
+from akunu_py.model.head import Head
+from akunu_py.model.head_loading import load_head
 from akunu_py.model.target_model import CONTEXT_KEYS, TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
@@ -73,7 +75,8 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
     loaded = load_network(options, backend)
     mx.eval(loaded.network.parameters())
     network = with_fused_layers(loaded.network) if backend.is_cpu else loaded.network
-    return TargetModel(
+    head, why_no_head = _load_head(network, loaded, options, backend)
+    target = TargetModel(
         network,
         loaded.tokenizer,
         loaded.config,
@@ -84,7 +87,31 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
         kv_quantization=fit_caches(network, options, backend),
         max_kv_size=options.max_kv_size,
         vector_attention=backend.vector_attention,
+        head=head,
     )
+    target.why_no_head = why_no_head
+    return target
+
+
+def _load_head(
+    network: nn.Module, loaded: LoadedNetwork, options: ModelOptions, backend: Backend
+) -> tuple[Head | None, str | None]:
+    """The head of a network, and what is wrong with one that does not load and is not asked for."""
+
+    def finish(step: nn.Module) -> nn.Module:
+        if loaded.layout == "dense":
+            use_dense_weights(step)
+        mx.eval(step.parameters())
+        return with_fused_layers(step) if backend.is_cpu else step
+
+    if options.no_mtp:
+        return None, None
+    try:
+        return load_head(network, loaded.config, loaded.folder, options.mtp, finish), None
+    except ModelLoadError as error:
+        if options.mtp is not None:
+            raise
+        return None, f"The model's head for drafting is not used: {error}"
 
 
 def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> LoadedNetwork:

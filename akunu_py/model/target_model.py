@@ -24,6 +24,7 @@ from akunu_py.cache.states import make_recordable, record
 from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
+from akunu_py.model.head import Head
 from akunu_py.options import KVQuantization
 from akunu_py.text.json_schema import one_line
 from akunu_py.text.tokenizer import Tokenizer
@@ -52,6 +53,7 @@ class TargetModel:
         network: an mlx-lm model, evaluated.
         config: its `config.json`.
         adapter: the folder of its adapter, if it has one.
+        head: its head, made for this network.
         original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
             compare with it.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
@@ -62,6 +64,8 @@ class TargetModel:
         padding: the tokens that a drafted round is padded to, by its own; see `CostCurve.padding`.
         pads_batches: whether sequences that share a forward are padded to the same number of rows.
         ranks: which processes compute its forwards, for the user; None if this one does.
+        head: what it brings to draft with; None if it brings nothing, or nothing that fits.
+        why_no_head: what is wrong with its head, for the user; None if nothing is.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class TargetModel:
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
         vector_attention: VectorAttention | None = None,
+        head: Head | None = None,
     ) -> None:
         make_recordable(network)
         self.network = network
@@ -92,6 +97,10 @@ class TargetModel:
         self.padding: Mapping[int, int] = {}
         self.pads_batches = False
         self.ranks: str | None = None
+        self.head = head
+        self.why_no_head: str | None = None
+        self._watched = None if head is None else head.watch()
+        self._rows_of: Callable[[mx.array], mx.array] = _first_sequence
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
         self._intercepts = False
         if self.row_split is not None:
@@ -260,6 +269,7 @@ class TargetModel:
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens, `[positions]`, to a cache that has room for them, and predicts the token
         after each of them: lazy logits `[positions, vocabulary]`."""
+        self._forget_hidden(_first_sequence)
         split = self._split_for(tokens.size, cache.length)
         with record(cache.recording), attending(split):
             logits: mx.array = self.network(tokens[None], cache=cache.layers)
@@ -285,11 +295,25 @@ class TargetModel:
         """
         self._intercept()
         batch = BatchedCaches(caches, counts, pads=self.pads_batches)
+        self._forget_hidden(batch.rows_of)
         split = self._split_for(max(counts), max(cache.length for cache in caches))
         with record(batch.recorder), attending(split, batch.attention):
             logits: mx.array = self.network(batch.ids(tokens), cache=batch.layers)
         batch.advance()
         return batch.rows_of(logits)
+
+    def take_hidden(self) -> mx.array:
+        """The lazy hidden states `[rows, hidden_size]` of the last forward, as the head takes them,
+        in the order of its logits. They can be taken once, and are dropped at the next forward."""
+        states = None if self._watched is None else self._watched.take()
+        if states is None:
+            raise ValueError("There are no hidden states: no head is loaded, or they were taken.")
+        return self._rows_of(states)
+
+    def _forget_hidden(self, rows_of: Callable[[mx.array], mx.array]) -> None:
+        if self._watched is not None:
+            self._watched.take()
+            self._rows_of = rows_of
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, *, step: int = PREFILL_STEP) -> None:
         for _ in self.prefill_chunks(tokens, cache, step=step, overlaps=True):
@@ -333,3 +357,7 @@ class TargetModel:
                 mx.synchronize()
                 mx.clear_cache()
                 yield done
+
+
+def _first_sequence(states: mx.array) -> mx.array:
+    return states[0]

@@ -1,0 +1,240 @@
+"""Head: the layers that a model brings to draft with (MTP, "nextn"), beside its network.
+
+A step takes the model's hidden state of a token and the embedding of the next one, and predicts the
+token after that. Its layers are mlx-lm's, in a network of the model's own family with one layer.
+What to draft, and when, is not decided here.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from types import SimpleNamespace
+from typing import Any, Final, Self, cast
+
+import mlx.core as mx
+from mlx import nn
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import CacheList, RotatingKVCache, make_prompt_cache
+from mlx_lm.models.cache import KVCache as GrowingLayerCache
+
+from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.model_cache import make_kv_cache
+from akunu_py.cache.states import parts_of
+from akunu_py.errors import ModelLoadError
+
+_MEBI: Final = 2**20
+_EMBEDDINGS: Final = (nn.Embedding, nn.QuantizedEmbedding)
+
+
+class Body:
+    """The part of a network between its ids and its output matrix: embedding, layers, last norm.
+
+    Attributes:
+        path: where it is in the network.
+        embedding, norm: the names of these parts.
+    """
+
+    def __init__(self, path: str, module: nn.Module, embedding: str, norm: str) -> None:
+        self.path = path
+        self.module = module
+        self.embedding = embedding
+        self.norm = norm
+
+    @classmethod
+    def of(cls, network: nn.Module) -> Self | None:
+        """That of a network; None if it has no such part."""
+        for path, part in network.named_modules():
+            if path and isinstance(part.get("layers"), list):
+                embeddings = [key for key, own in part.items() if type(own) in _EMBEDDINGS]
+                norms = [key for key, own in part.items() if "Norm" in type(own).__name__]
+                if len(embeddings) == len(norms) == 1:
+                    return cls(path, part, embeddings[0], norms[0])
+        return None
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.module.layers)
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        return cast(mx.array, self.module[self.embedding](tokens))
+
+
+class WatchedNorm(nn.Module):  # type: ignore[misc]
+    """The last norm of a network, which keeps what it was given or what it returned."""
+
+    def __init__(self, original: nn.Module, after_norm: bool) -> None:
+        super().__init__()
+        dict.update(self, original)  # its weights stay where they are
+        self._norm = original.__call__
+        self._after_norm = after_norm
+        self._states: tuple[mx.array, ...] = ()
+
+    def __call__(self, x: mx.array) -> mx.array:
+        normed: mx.array = self._norm(x)
+        self._states = (normed if self._after_norm else x,)
+        return normed
+
+    def take(self) -> mx.array | None:
+        """The states of the last forward; None if they were taken."""
+        states, self._states = self._states, ()
+        return states[0] if states else None
+
+
+class HeadStep(nn.Module):  # type: ignore[misc]
+    """What one step computes: both inputs are normed, joined and projected, then go through the
+    layers. `network` has only them; its embedding is replaced, and its last norm if there is none.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        body: Body,
+        hidden_size: int,
+        *,
+        hidden_first: bool,
+        passes_normed: bool,
+    ) -> None:
+        super().__init__()
+        norm = body.module[body.norm]
+        self.embedding_norm, self.hidden_norm, self.norm = copy(norm), copy(norm), copy(norm)
+        self.projection = nn.Linear(2 * hidden_size, hidden_size, bias=False)
+        self.body = body.module
+        self.body[body.embedding] = nn.Identity()
+        self.body[body.norm] = nn.Identity()
+        self._hidden_first = hidden_first
+        self._passes_normed = passes_normed
+        self.caches = tuple(_with_counter(own) for own in make_prompt_cache(network))
+
+    def __call__(self, embedded: mx.array, hidden: mx.array, caches: Sequence[Any]) -> mx.array:
+        parts = [self.embedding_norm(embedded), self.hidden_norm(hidden)]
+        joined = mx.concatenate(parts[::-1] if self._hidden_first else parts, axis=-1)
+        layers = [*caches, None]  # Nemotron-H looks for a state after them
+        states: mx.array = self.body(self.projection(joined)[None], cache=layers)[0]
+        return self._normed(states) if self._passes_normed else states
+
+    def predicting(self, states: mx.array) -> mx.array:
+        """The states as the output matrix takes them."""
+        return states if self._passes_normed else self._normed(states)
+
+    def _normed(self, states: mx.array) -> mx.array:
+        return cast(mx.array, self.norm(states)) if "norm" in self else states
+
+
+class Head:
+    """A model's head: one step, which drafts any number of tokens in a chain, or several.
+
+    Pair `i` is the model's hidden state of token `i` and the token `i + 1`; it has position `i`.
+
+    Args:
+        steps: what each step computes.
+        network: the model's network, whose embedding and output matrix it uses; `body` is a part.
+        layout: whose layout its files have, for the user.
+        after_norm: whether it takes the model's hidden states after the last norm.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[HeadStep],
+        network: nn.Module,
+        body: Body,
+        *,
+        layout: str,
+        after_norm: bool,
+    ) -> None:
+        self._steps = steps
+        self._body = body
+        self._output = _output_of(network, body)
+        self._layout = layout
+        self.after_norm = after_norm
+
+    @property
+    def steps(self) -> int:
+        """How many steps have weights of their own; with one, it is repeated."""
+        return len(self._steps)
+
+    @property
+    def parameter_bytes(self) -> int:
+        weights = (weight for step in self._steps for _, weight in tree_flatten(step.parameters()))
+        return sum(weight.nbytes for weight in weights)
+
+    @property
+    def describe(self) -> str:
+        layers = sum(len(step.body.layers) for step in self._steps)
+        size = f"{self.parameter_bytes / _MEBI:.1f} MB"
+        return f"{self._layout} layout, {layers} layer{'s' * (layers > 1)}, {size}"
+
+    def watch(self) -> WatchedNorm:
+        """Lets the network keep the hidden states of each forward, as this head takes them."""
+        module, name = self._body.module, self._body.norm
+        module[name] = watched = WatchedNorm(module[name], self.after_norm)
+        return watched
+
+    def make_cache(self, capacity: int) -> KVCache:
+        """An empty cache for `capacity` pairs."""
+        layers = [layer for step in self._steps for layer in step.caches]
+        return make_kv_cache(cast(nn.Module, SimpleNamespace(make_cache=lambda: layers)), capacity)
+
+    def __call__(
+        self, tokens: mx.array, hidden: mx.array, cache: KVCache, step: int = 0
+    ) -> mx.array:
+        """Appends pairs to the cache; returns the head's states of them, `[rows, hidden_size]`.
+
+        They are what `logits` predicts from, and what the next step takes as `hidden`.
+
+        Args:
+            tokens: `[rows]`, the token after each hidden state.
+            hidden: `[rows, hidden_size]`, the model's, or the head's own.
+            step: which of several steps. The first one appends; each other one follows it, for the
+                last rows of the cache, with the states of the step before and later tokens.
+        """
+        rows = tokens.size
+        start = cache.length - rows if step else cache.length
+        first = sum(len(one.caches) for one in self._steps[:step])
+        layers = cache.layers[first : first + len(self._steps[step].caches)]
+        for part in parts_of(layers):
+            part.offset = start
+        states = self._steps[step](self._body.embed(tokens), hidden, layers)
+        if not step:
+            for part in parts_of(cache.layers):
+                part.offset = start + rows if part.keys is not None else 0
+            cache.advance(rows)
+        return states
+
+    def logits(self, states: mx.array, step: int = 0) -> mx.array:
+        """The logits `[rows, vocabulary]` of the token after each pair."""
+        own = self._steps[step]
+        predicting = own.predicting(states)
+        if "output" in own:
+            return cast(mx.array, own.output(predicting))
+        return cast(mx.array, self._output(predicting[None])[0])
+
+
+class _Bypass(nn.Module):  # type: ignore[misc]
+    """Stands for a network's body: its states are what it is given."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.__dict__.update(vars(body))
+        dict.update(self, body)
+
+    def __call__(self, states: mx.array, *_: Any, **__: Any) -> mx.array:
+        return states
+
+
+def _output_of(network: nn.Module, body: Body) -> nn.Module:
+    """What a network computes after its body, scaled and capped as its family does it."""
+    output = part = copy(network)
+    *parents, last = body.path.split(".")
+    for name in parents:
+        part[name] = copy(part[name])
+        part = part[name]
+    part[last] = _Bypass(body.module)
+    return output
+
+
+def _with_counter(own: Any) -> Any:
+    """A cache like mlx-lm's for a layer; a window keeps all tokens, so that rollbacks are free."""
+    if isinstance(own, CacheList):
+        return CacheList(*map(_with_counter, own.caches))
+    if isinstance(own, GrowingLayerCache | RotatingKVCache):
+        return GrowingLayerCache()
+    raise ModelLoadError("The layers of this head have states, which are not known in heads.")

@@ -1,0 +1,230 @@
+"""What each family calls the tensors of a head (MTP, "nextn"), and where they are.
+
+Tensors of a checkpoint go in; out come those of each step of a head, under one set of names:
+`embedding_norm`, `hidden_norm`, `projection`, `norm`, `output` and `layers.N`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+
+from akunu_py.errors import ModelLoadError
+from akunu_py.model.files import HEAD_FILES, WEIGHTS
+
+_FP8_BLOCK: Final = 128
+_FP8_SCALE: Final = ".weight_scale_inv"
+
+Tensors = dict[str, mx.array]
+
+
+@dataclass(frozen=True)
+class HeadLayout:
+    """How a family spells and joins the parts of a head.
+
+    Attributes:
+        prefix: an expression for what its tensors begin with; its group is the step.
+        parts: expressions for the rest of a name, and what each part is called here; the first
+            that matches counts.
+        hidden_first: whether the projection takes the hidden state before the embedding.
+        passes_normed: whether the state of a step that the next one takes is after the last norm.
+        after_layers: whether the steps are numbered from the number of the model's layers on.
+    """
+
+    name: str
+    prefix: str
+    parts: Mapping[str, str]
+    hidden_first: bool = False
+    passes_normed: bool = True
+    after_layers: bool = False
+
+    def place(self, name: str, num_layers: int) -> tuple[int, str] | None:
+        """The step that a tensor belongs to, and its name here; None if it is not of the head."""
+        begin = re.match(self.prefix, name)
+        if begin is None:
+            return None
+        first = num_layers if self.after_layers else 0
+        step = int(begin[1]) - first if begin.re.groups else 0
+        rest = name[begin.end() :]
+        for spelled, part in self.parts.items():
+            found = re.match(spelled, rest)
+            if found is not None and step >= 0:
+                return step, found.expand(part) + rest[found.end() :]
+        return None
+
+
+LAYOUTS: Final = (
+    HeadLayout(
+        "Qwen's",
+        r"(?:[\w.]+\.)?mtp\.|(?=(?:fc|norm|layers|pre_fc_norm_\w+)\.)",
+        {
+            r"pre_fc_norm_embedding\.": "embedding_norm.",
+            r"pre_fc_norm_hidden\.": "hidden_norm.",
+            r"fc\.": "projection.",
+            r"norm\.": "norm.",
+            r"(?=layers\.)": "",
+        },
+    ),
+    HeadLayout(
+        "DeepSeek's",
+        r"(?:model\.|language_model\.)*layers\.(\d+)\.(?:transformer\.)?",
+        {
+            r"enorm\.": "embedding_norm.",
+            r"hnorm\.": "hidden_norm.",
+            r"eh_proj\.": "projection.",
+            r"shared_head\.norm\.": "norm.",
+            r"shared_head\.(?:head|output)\.": "output.",
+            r"embed_tokens\.": "embedding.",
+            r"": "layers.0.",
+        },
+        passes_normed=False,
+        after_layers=True,
+    ),
+    HeadLayout(
+        "MiMo's",
+        r"model\.mtp_layers\.(\d+)\.",
+        {
+            r"token_layernorm\.": "embedding_norm.",
+            r"hidden_layernorm\.": "hidden_norm.",
+            r"input_proj\.": "projection.",
+            r"final_layernorm\.": "norm.",
+            r"": "layers.0.",
+        },
+        hidden_first=True,
+    ),
+    HeadLayout(
+        "Ernie's",
+        r"model\.mtp_(?=\w+\.(\d+)\.)",
+        {
+            r"emb_norm\.\d+\.": "embedding_norm.",
+            r"hidden_norm\.\d+\.": "hidden_norm.",
+            r"linear_proj\.\d+\.": "projection.",
+            r"block\.\d+\.": "layers.0.",
+        },
+    ),
+    HeadLayout(
+        "Nemotron-H's",
+        r"(?:[\w.]+\.)?mtp\.",
+        {
+            r"layers\.0\.enorm\.": "embedding_norm.",
+            r"layers\.0\.hnorm\.": "hidden_norm.",
+            r"layers\.0\.eh_proj\.": "projection.",
+            r"layers\.\d+\.final_layernorm\.": "norm.",
+            r"(?=layers\.)": "",
+        },
+    ),
+)
+
+
+@dataclass(frozen=True)
+class StoredHead:
+    """The tensors of a head, as they are stored, for each of its steps.
+
+    `settings` are what its file and its own `config.json` say, besides the tensors.
+    """
+
+    layout: HeadLayout
+    steps: list[Tensors]
+    settings: Mapping[str, Any]
+
+
+def is_head_tensor(name: str, num_layers: int) -> bool:
+    """Whether a tensor of a whole checkpoint may belong to a head."""
+    return any(layout.place(name, num_layers) for layout in LAYOUTS)
+
+
+def find_stored_head(folder: Path, num_layers: int, *, is_model: bool) -> StoredHead | None:
+    """The head in the shards or in a side file of a model's folder, or in any file of another.
+
+    Raises:
+        ModelLoadError: if a file cannot be read, or a head has parts that no layout knows.
+    """
+    shards = sorted(folder.glob(WEIGHTS if is_model else "*.safetensors"))
+    sides = [path for name in HEAD_FILES if (path := folder / name).is_file()]
+    for paths in (shards, *([path] for path in sides)):
+        tensors, settings = Tensors(), dict[str, Any]()
+        for path in paths:
+            stored, metadata = _read(path)
+            tensors |= stored
+            settings |= metadata
+        for layout in LAYOUTS:
+            steps = _steps(layout, tensors, num_layers)
+            if steps and all("projection.weight" in step for step in steps):
+                own = {} if is_model else _config_of(folder)
+                return StoredHead(layout, [_in_floats(step) for step in steps], own | settings)
+    return None
+
+
+def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    try:
+        return mx.load(str(path), return_metadata=True)  # type: ignore[return-value]
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ModelLoadError(
+            f"{path} cannot be read, so download it again ({' '.join(str(error).split())})."
+        ) from error
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _steps(layout: HeadLayout, tensors: Tensors, num_layers: int) -> list[Tensors]:
+    found: dict[int, Tensors] = {}
+    for name, tensor in tensors.items():
+        if place := layout.place(name, num_layers):
+            step, part = place
+            found.setdefault(step, {})[part] = tensor
+    return [found[step] for step in sorted(found)]
+
+
+def _in_floats(tensors: Tensors) -> Tensors:
+    """The tensors, with those that are FP8 in blocks dequantized, as mlx-lm does."""
+    plain = {name: one for name, one in tensors.items() if not name.endswith(_FP8_SCALE)}
+    for name in tensors.keys() - plain.keys():
+        weight = name.removesuffix("_scale_inv")
+        plain[weight] = _from_blocks(tensors[weight], tensors[name])
+    return plain
+
+
+def _from_blocks(weight: mx.array, scales: mx.array) -> mx.array:
+    rows, columns = weight.shape
+    every_row, every_column = (mx.arange(size) // _FP8_BLOCK for size in (rows, columns))
+    by_block = scales[every_row][:, every_column]
+    return (mx.from_fp8(weight, dtype=mx.bfloat16) * by_block).astype(mx.bfloat16)
+
+
+def is_after_norm(settings: Mapping[str, Any]) -> bool:
+    """Whether a head takes the model's hidden states after the last norm, as most do."""
+    asked = _entries(settings, ("mtp_hidden_state_mode", "base_hidden_variant"))
+    return not any(str(mode).startswith("pre") for mode in asked)
+
+
+def are_norms_centered(stored: StoredHead) -> bool:
+    """Whether a head of a family that stores the weights of its norms around zero does so, too."""
+    formats = _entries(stored.settings, ("rmsnorm_weight_format",))
+    if "mlx_gamma" in formats:
+        return False
+    means = [mx.mean(one) for step in stored.steps for one in norms_of(step).values()]
+    return mx.mean(mx.stack(means)).item() < 0.5  # type: ignore[no-any-return]
+
+
+def norms_of(tensors: Tensors) -> Tensors:
+    return {
+        name: one for name, one in tensors.items() if one.ndim == 1 and name.endswith("norm.weight")
+    }
+
+
+def _entries(settings: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Any]:
+    for name, value in settings.items():
+        if name in names:
+            yield value
+        elif isinstance(value, dict):
+            yield from _entries(value, names)

@@ -1,0 +1,263 @@
+"""From the files of a model to its head: found by its tensors, built of its family's layers."""
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import mlx.core as mx
+from mlx import nn
+from mlx_lm import utils
+
+from akunu_py.errors import ModelLoadError
+from akunu_py.model.files import find_head
+from akunu_py.model.head import Body, Head, HeadStep
+from akunu_py.model.head_layouts import (
+    HeadLayout,
+    StoredHead,
+    Tensors,
+    are_norms_centered,
+    find_stored_head,
+    is_after_norm,
+    is_head_tensor,
+    norms_of,
+)
+
+_CENTERED: Final = re.compile(r"qwen3_next|qwen3_5|step3p5")
+"""The families that store the weights of their norms around zero."""
+_EXPERTS: Final = re.compile(r"\.(experts|switch_mlp|moe)\.")
+_EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+\.\w+)")
+_LAYER: Final = re.compile(r"layers\.(\d+)\.")
+_FULL: Final = "full_attention"
+_BY_LAYER: Final = (
+    "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared",
+)  # fmt: skip
+_COMPARED_ROWS: Final = 64
+_SAME: Final = 0.2
+"""Matrices are the same if their difference is at most this part of them: the error of a
+quantization to 4 bits is a tenth, and unrelated matrices differ by more than themselves."""
+
+
+def load_head(
+    network: nn.Module,
+    config: Mapping[str, Any],
+    folder: Path,
+    asked: str | None,
+    finish: Callable[[nn.Module], nn.Module],
+) -> Head | None:
+    """The head of a loaded network; None if there is none.
+
+    Args:
+        folder: the model's.
+        asked: where the head is instead, a folder or a hub name.
+        finish: brings a step into the form that the network has.
+
+    Raises:
+        ModelLoadError: if it cannot be read, does not fit the network, or is not where it is asked
+            for.
+    """
+    body = Body.of(network)
+    if body is None:
+        if asked is None:
+            return None
+        raise ModelLoadError("Heads are not known for this model's architecture; omit --mtp.")
+    place = folder
+    if asked is not None:
+        place = find_head(asked, partial(is_head_tensor, num_layers=body.num_layers))
+    stored = find_stored_head(place, body.num_layers, is_model=asked is None)
+    if stored is None:
+        if asked is None:
+            return None
+        raise ModelLoadError(f"{asked} has no head of a layout that is known.")
+    steps = []
+    for index, tensors in enumerate(stored.steps):
+        try:
+            step = _step(network, body, config, stored, index)
+            steps.append(finish(step))
+        except Exception as error:  # mlx and mlx-lm raise nearly anything on what does not fit
+            reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+            raise ModelLoadError(
+                f"The head in {place} does not fit the model ({reason})."
+            ) from error
+    settings = {"model": config, "head": stored.settings}
+    after_norm = is_after_norm(settings)
+    return Head(steps, network, body, layout=stored.layout.name, after_norm=after_norm)
+
+
+def _step(
+    network: nn.Module, body: Body, config: Mapping[str, Any], stored: StoredHead, index: int
+) -> HeadStep:
+    """A step of a head, with its weights as they are stored, evaluated."""
+    layout, tensors = stored.layout, dict(stored.steps[index])
+    module = sys.modules[type(network).__module__]
+    settings = _settings(config, body.num_layers + index, tensors)
+    family = type(network)(module.ModelArgs.from_dict(settings))
+    own = Body.of(family)
+    assert own is not None
+    norm = body.module[body.norm].weight
+    step = HeadStep(
+        family,
+        own,
+        norm.size,
+        hidden_first=layout.hidden_first,
+        passes_normed=layout.passes_normed,
+    )
+    tensors.pop("embedding.weight", None)  # a copy of the model's
+    if "norm.weight" not in tensors:
+        step.pop("norm")
+    if "output.weight" in tensors:
+        step.output = nn.Linear(norm.size, tensors["output.weight"].shape[0], bias=False)
+    is_centered = _CENTERED.match(module.__name__.rpartition(".")[2]) is not None
+    shift = 1.0 if is_centered and are_norms_centered(stored) else 0.0
+    weights = _sanitized(tensors, family, body.path, shift)
+    cast_to = {
+        name: one if _is_exact(name, one) else one.astype(norm.dtype)
+        for name, one in weights.items()
+    }
+    _quantize(step, cast_to)
+    step.load_weights(list(cast_to.items()))
+    step.eval()
+    if "output" in step and _is_same(step.output, _output_matrix(network, body)):
+        step.pop("output")
+    mx.eval(step.parameters())
+    return step
+
+
+def _is_exact(name: str, weight: mx.array) -> bool:
+    """Whether a weight keeps its type: if it is packed, or the bias of a router."""
+    return not mx.issubdtype(weight.dtype, mx.floating) or name.endswith("_bias")
+
+
+def _settings(config: Mapping[str, Any], layer: int, tensors: Tensors) -> dict[str, Any]:
+    """The configuration of a network with the layers of a step only, which have full attention, or
+    what the configuration says of the layer with that number, and the experts that are stored."""
+    kinds = _kinds(tensors)
+    num, has_experts = len(kinds), any(map(_EXPERTS.search, tensors))
+    dense = list(range(num))
+    own: dict[str, Any] = {
+        "num_hidden_layers": num,
+        "full_attention_interval": 1,
+        "first_k_dense_replace": 0 if has_experts else num,
+        "moe_layer_freq": 1,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [] if has_experts else dense,
+        "moe_layer_start_index": 0 if has_experts else num,
+        "moe_layer_end_index": None,
+        "moe_layer_interval": 1,
+        "moe_layers_enum": ",".join(map(str, dense)) if has_experts else "",
+    }
+    if not has_experts:
+        own["num_experts"] = 0
+    if "layers_block_type" in config or "hybrid_override_pattern" in config:
+        own |= {"hybrid_override_pattern": kinds, "layers_block_type": None}
+        own["layer_types"] = None
+
+    def changed(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(settings) | _of_layer(settings, layer) | own
+
+    settings = changed(config)
+    if isinstance(config.get("text_config"), dict):
+        settings["text_config"] = changed(config["text_config"])
+    return settings
+
+
+def _of_layer(settings: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """The entries that have a value for each layer, with that of one: of the layer with this
+    number, or of one with full attention."""
+    kinds = settings.get("layer_types") or []
+    full = kinds.index(_FULL) if _FULL in kinds else 0
+    return {
+        name: [settings[name][layer if layer < len(settings[name]) else full]]
+        for name in _BY_LAYER
+        if isinstance(settings.get(name), list) and settings[name]
+    } | ({"layer_types": [_FULL]} if kinds and layer >= len(kinds) else {})
+
+
+def _kinds(tensors: Tensors) -> list[str]:
+    """What each layer of a step is, in Nemotron-H's letters."""
+    numbers = {int(found[1]) for name in tensors if (found := _LAYER.match(name))}
+    return [
+        "*"
+        if f"layers.{number}.mixer.q_proj.weight" in tensors
+        else "E"
+        if any(name.startswith(f"layers.{number}.") and _EXPERTS.search(name) for name in tensors)
+        else "-"
+        for number in sorted(numbers)
+    ]
+
+
+def _sanitized(tensors: Tensors, family: nn.Module, path: str, shift: float) -> Tensors:
+    """The tensors under the names of a `HeadStep`, as the family's own `sanitize` makes them; norms
+    are only shifted here, because families decide by other tensors whether to do it."""
+    norms = norms_of(tensors)
+    layers = {
+        f"{path}.{name}": one
+        for name, one in tensors.items()
+        if name.startswith("layers.") and name not in norms
+    }
+    others = {name: one for name, one in tensors.items() if not name.startswith("layers.")}
+    if hasattr(family, "sanitize"):
+        layers = family.sanitize(layers)
+    layers = {name.removeprefix(f"{path}."): one for name, one in _stacked(layers).items()}
+    layers |= {name: one for name, one in norms.items() if name.startswith("layers.")}
+    named = others | {f"body.{name}": one for name, one in layers.items()}
+    if not shift:
+        return named
+    return {name: one + shift if name in norms_of(named) else one for name, one in named.items()}
+
+
+def _stacked(tensors: Tensors) -> Tensors:
+    """Experts that the family's `sanitize` left apart, such as quantized ones, in one tensor."""
+    experts: dict[str, dict[int, mx.array]] = {}
+    rest = {}
+    for name, one in tensors.items():
+        if found := _EXPERT.fullmatch(name):
+            experts.setdefault(f"{found[1]}.switch_mlp.{found[3]}", {})[int(found[2])] = one
+        else:
+            rest[name] = one
+    return rest | {
+        name: mx.stack([parts[number] for number in sorted(parts)])
+        for name, parts in experts.items()
+    }
+
+
+def _quantize(step: HeadStep, weights: Tensors) -> None:
+    """Quantizes what is stored so; its bits and its group size follow from the shapes."""
+
+    def form(path: str, layer: nn.Module) -> bool | dict[str, Any]:
+        if not hasattr(layer, "to_quantized") or f"{path}.scales" not in weights:
+            return False
+        return dict(utils.infer_quant_config(path, layer, weights))
+
+    nn.quantize(step, class_predicate=form)
+
+
+def _output_matrix(network: nn.Module, body: Body) -> nn.Module:
+    parent: nn.Module = network
+    for name in body.path.split(".")[:-1]:
+        parent = parent[name]
+    return parent.get("lm_head", body.module[body.embedding])
+
+
+def _is_same(own: nn.Module, other: nn.Module) -> bool:
+    """Whether two output matrices differ by no more than a quantization."""
+    one, two = _first_rows(own), _first_rows(other)
+    if own.weight.shape[0] != other.weight.shape[0]:
+        return False
+    return mx.linalg.norm(one - two).item() <= _SAME * mx.linalg.norm(two).item()
+
+
+def _first_rows(layer: nn.Module) -> mx.array:
+    weight = layer.weight[:_COMPARED_ROWS]
+    if "scales" in layer:
+        weight = mx.dequantize(
+            weight,
+            layer.scales[:_COMPARED_ROWS],
+            layer.biases[:_COMPARED_ROWS] if "biases" in layer else None,
+            layer.group_size,
+            layer.bits,
+            layer.mode,
+        )
+    return weight.astype(mx.float32)
