@@ -32,7 +32,7 @@ from akunu_py.option_field import (
 BUNDLED_MODEL: Final = "ember"
 """The name of the model that comes with the package."""
 WEIGHT_LAYOUTS: Final = ("auto", "quantized", "dense")
-DRAFTERS: Final = ("auto", "ngram", "model", "none")
+DRAFTERS: Final = ("auto", "copies", "head", "ngram", "model", "none")
 """The drafters that a user can choose."""
 
 DEFAULT_MAX_TOKENS: Final = 256

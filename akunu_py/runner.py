@@ -198,7 +198,10 @@ class Runner:
         except BaseException as error:
             outcomes = [error] * len(members)
         for (sequence, _), outcome in zip(members, outcomes, strict=True):
-            self._hand_over(sequence, partial(self._event, sequence, outcome))
+            if isinstance(outcome, BaseException):  # raised again, it would hold its own frames
+                self._fail(sequence, outcome)
+            else:
+                self._hand_over(sequence, partial(self._event, sequence, outcome))
 
     def _hand_over(self, sequence: Sequence, next_event: Callable[[], Event | None]) -> None:
         """Gives the reader the next event, if there is one, and ends a sequence that is done."""
@@ -314,12 +317,10 @@ class Runner:
         # An empty round carries the prompt's log-probabilities.
         yield None if scored is None else Event(Round(), (), stats, scored)
 
-    def _event(self, sequence: Sequence, outcome: Round | BaseException) -> Event:
-        """Turns a round into what the reader gets; raises what ended the sequence instead."""
+    def _event(self, sequence: Sequence, outcome: Round) -> Event:
+        """Turns a round into what the reader gets."""
         stats, text = sequence.stats, sequence.text
         assert text, "it decodes"
-        if isinstance(outcome, BaseException):
-            raise outcome
         self.counters.rounds += 1
         sequence.tokens.extend(outcome.tokens)
         if outcome.end_token is not None:
@@ -398,7 +399,7 @@ class Runner:
             references = encode_references(
                 self._model.tokenizer, options.references, limit, options.sample_calls
             )
-            session.begin(prompt, references)
+            session.begin(prompt, references, slot.cache.head)
         sequence.stats.draft_s += perf_counter() - begun
         target = ModelTarget(
             self._model,

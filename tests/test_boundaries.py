@@ -80,7 +80,7 @@ LOADS_WITHOUT_MLX = (
     "cli/",
     "machine/backend.py",
 )
-NEEDS_MLX = ("drafting/draft_model.py",)
+NEEDS_MLX = ("drafting/draft_model.py", "drafting/guessing.py")
 ABOVE_THE_LIBRARY = ("cli/", "server/", "bench/", "__main__.py")
 TERMINAL_OR_HTTP = {"rich", "prompt_toolkit", "starlette", "uvicorn", "httptools", "argparse"}
 

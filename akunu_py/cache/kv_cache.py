@@ -9,7 +9,7 @@ prompts, with a copy of the windows.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import mlx.core as mx
 
@@ -32,12 +32,31 @@ MakeLayers = Callable[[int], list[Any]]
 """Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
 
 
+class HeadPairs(Protocol):
+    """What a model's head holds of a sequence; see `head_cache.py`."""
+
+    pairs: "KVCache"
+
+    def note(self, hidden: mx.array, tokens: Sequence[int], at: int) -> None: ...
+
+    def read(self) -> mx.array | None: ...
+
+    def has_room(self, pairs: int) -> bool: ...
+
+    def fill(self, length: int) -> None: ...
+
+    def forget(self, length: int) -> None: ...
+
+    def copy(self, other: "HeadPairs", length: int) -> None: ...
+
+
 class KVCache:
     """A model's whole cache, with room for `capacity` tokens.
 
     Attributes:
         layers: what mlx-lm's models are called with.
         checkpoints: those kept for later prompts, the shortest first.
+        head: what the model's own head holds of the sequence; None if it has none.
         recording: records the next forward, after `mark`; or None.
         has_states: whether it has recurrent layers, which keep their latest states only.
         group: the caches that share buffers with it, where it has the place `seat`; or None.
@@ -48,6 +67,7 @@ class KVCache:
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
         self.capacity = capacity
+        self.head: HeadPairs | None = None
         self.group: CacheGroup | None = None
         self.seat = 0
         self.stack: Sequence[Any] | None = None
@@ -93,11 +113,13 @@ class KVCache:
         if (group := self.group) is not None:  # those that stay share all of its buffers
             nbytes = nbytes * group.size // (group.size - group.left)
         nbytes += sum(array.nbytes for array in arrays_of([vars(part) for part in self._states]))
+        nbytes += 0 if self.head is None else self.head.pairs.nbytes
         return nbytes + sum(checkpoint.nbytes for checkpoint in self.checkpoints)
 
     def estimate(self, capacity: int) -> float:
         """Bytes of buffers and states if it had another capacity."""
         growing = sum(layer.nbytes for layer in self._full)
+        growing += 0 if self.head is None else self.head.pairs.nbytes
         fixed = self.nbytes - growing - sum(one.nbytes for one in self.checkpoints)
         return growing / self.capacity * capacity + fixed
 
@@ -167,6 +189,8 @@ class KVCache:
             self._leave_group()
         for layer in self._counted:
             layer.grow(capacity)
+        if self.head is not None:
+            self.head.pairs.grow(capacity)
         self.capacity = capacity
 
     @property
@@ -220,14 +244,21 @@ class KVCache:
             self._restore(way, other)
             self.checkpoints = [one for one in other.checkpoints if one.length <= tokens]
             self.length = tokens
+            if self.head is not None and other.head is not None:
+                self.head.copy(other.head, tokens)
 
     @property
     def kinds(self) -> list[str]:
         """What each layer's cache is; caches of one model and the same kinds exchange rows."""
-        return [
+        kinds = [
             part.kind if isinstance(part, LayerCache) else type(part).__name__
             for part in parts_of(self.layers)
         ]
+        return kinds if self.head is None else [*kinds, "head", *self.head.pairs.kinds]
+
+    @property
+    def _stored(self) -> list[LayerCache]:
+        return self._counted if self.head is None else [*self._counted, *self.head.pairs._counted]
 
     @property
     def floor(self) -> int:
@@ -239,12 +270,15 @@ class KVCache:
 
         Windows and recurrent states are in checkpoints. Keep no reference: see `LayerCache`.
         """
-        return [layer.rows(start, stop) for layer in self._counted]
+        if self.head is not None:
+            self.head.read()
+            self.head.fill(stop)
+        return [layer.rows(start, stop) for layer in self._stored]
 
     def fits(self, rows: Any, checkpoints: Sequence[Checkpoint], tokens: int) -> bool:
         """Whether rows of this many tokens, and checkpoints, may be of a cache of its model; it
         must hold a token."""
-        forms = zip(*(layer.forms(tokens) for layer in self._counted), strict=True)
+        forms = zip(*(layer.forms(tokens) for layer in self._stored), strict=True)
         states = self.checkpoint().states
         return form_of(rows) in ([list(form) for form in forms] or [[]]) and all(
             resembles(one.states, states)
@@ -255,9 +289,9 @@ class KVCache:
 
     def append_rows(self, rows: Sequence[Sequence[mx.array]]) -> None:
         """Appends what `rows` of a cache of the same kinds returned; `resume` must follow."""
-        for layer, own in zip(self._counted, rows, strict=True):
+        for layer, own in zip(self._stored, rows, strict=True):
             layer.append_rows(own)
-        mx.eval([layer.state for layer in self._counted])
+        mx.eval([layer.state for layer in self._stored])
 
     def resume(self, length: int, checkpoints: Sequence[Checkpoint]) -> None:
         """Completes what `append_rows` began, with whole checkpoints, the shortest first; if the
@@ -268,6 +302,8 @@ class KVCache:
                 window.restore(content, length)
             self._restore_states(last)
         self.checkpoints = list(checkpoints)
+        if self.head is not None:
+            self.head.pairs.resume(length, ())
         self._forget(length)
         mx.eval(list(arrays_of([[one.states, one.windows] for one in checkpoints])))
         self.evaluate()
@@ -275,7 +311,7 @@ class KVCache:
     def submit(self) -> None:
         """Starts to compute everything appended so far."""
         states = list(arrays_of([vars(part) for part in self._states]))
-        mx.async_eval([layer.state for layer in self._counted], states)  # type: ignore[no-untyped-call]
+        mx.async_eval([layer.state for layer in self._stored], states)  # type: ignore[no-untyped-call]
 
     def evaluate(self) -> None:
         """Waits until everything appended so far has been computed."""
@@ -338,6 +374,8 @@ class KVCache:
 
     def _forget(self, length: int) -> None:
         self.length = length
+        if self.head is not None:
+            self.head.forget(length)
         self._recorded = None
         self.checkpoints = [one for one in self.checkpoints if one.length <= length]
         if self._mark is not None and self._mark.length > length:

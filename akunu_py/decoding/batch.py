@@ -235,13 +235,17 @@ class Batch:
         tokens = mx.concatenate([one.tokens for one in inputs])
         logits = self._model.forward_batch(tokens, [one.target.cache for one in parts], counts)
         results = []
-        split = mx.split(logits, list(accumulate(counts[:-1])))
-        for one, own_inputs, rows in zip(parts, inputs, split, strict=True):
+        ends = list(accumulate(counts[:-1]))
+        hidden: list[mx.array | None] = [None] * len(parts)
+        if self._model.head is not None:
+            hidden = list(mx.split(self._model.take_hidden(), ends))
+        split = mx.split(logits, ends)
+        for one, own_inputs, rows, states in zip(parts, inputs, split, hidden, strict=True):
             for flight in one.flights:
                 if flight.shared is not None:
                     flight.shared.is_overlapped = True
             try:
-                pending, own = one.target.finish(own_inputs, rows)
+                pending, own = one.target.finish(own_inputs, rows, states)
             except Exception as error:  # a grammar may be too complex to follow
                 one.error = error
                 continue

@@ -14,10 +14,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, NoDrafter
+from akunu_py.drafting.chain import Chain
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.round import Round
 
 if TYPE_CHECKING:
+    from akunu_py.cache.kv_cache import HeadPairs
     from akunu_py.sampling.constraint import Constraint
 
 FORCED: Final = "forced"
@@ -31,6 +33,10 @@ _LEAST_SAVING: Final = 1e-9
 
 _HIDDEN: Final = -1
 """Stands for every token of a sampled draft while it is planned."""
+
+
+_GUESSES: Final = Draft((_HIDDEN,))
+"""What a network will draft; that is not asked while a step is in flight."""
 
 
 class DraftTrimmer:
@@ -82,8 +88,9 @@ class DraftTrimmer:
 class DraftSession:
     """What drafts one answer; without arguments nothing is drafted.
 
-    `constraint` is the grammar that the text must match, `num_draft_tokens` the most tokens that a
-    draft may have, and `release` gives back what other answers may draft with after this one.
+    `constraint` is the grammar that the text must match, `chain` guesses where copies do not help,
+    `num_draft_tokens` is the most tokens that a draft may have, and `release` gives back what other
+    answers may draft with after this one.
     """
 
     def __init__(
@@ -93,6 +100,7 @@ class DraftSession:
         trimmer: DraftTrimmer | None = None,
         constraint: Constraint | None = None,
         *,
+        chain: Chain | None = None,
         num_draft_tokens: int = 0,
         release: Callable[[], object] = lambda: None,
     ) -> None:
@@ -102,11 +110,20 @@ class DraftSession:
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
+        self._chain = chain
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
 
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        """Starts an answer to `prompt`, which may be copied from the references."""
+    def begin(
+        self,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]] = (),
+        read: HeadPairs | None = None,
+    ) -> None:
+        """Starts an answer to `prompt`, which may be copied from the references; `read` is what the
+        model's head has read of it."""
         self._drafter.begin(prompt, references)
+        if self._chain is not None:
+            self._chain.begin(prompt, read)
         self._planner.begin()
 
     def propose(
@@ -127,6 +144,10 @@ class DraftSession:
         """The part of the drafter's proposal that pays."""
         limit = now.limit
         draft = self._drafter.propose(limit)
+        if (chain := self._chain) is not None and self._planner.asks(draft, now, chain):
+            if now.pipelined:
+                return _GUESSES
+            draft, now = self._guessed(draft, now, chain)
         drawn_from = draft.probabilities
         if drawn_from is None:
             planned = draft = self._cut(draft, limit)
@@ -139,6 +160,17 @@ class DraftSession:
         draft = draft.cut(length)
         return draft if drawn_from is None else self._cut(draft, limit)
 
+    def _guessed(self, copy: Draft, now: Situation, chain: Chain) -> tuple[Draft, Situation]:
+        """The best draft of a network and what was copied."""
+        planner, before = self._planner, chain.spent_s
+
+        def goes_on(draft: Draft, hope: float) -> bool:
+            return planner.goes_on(draft, hope, now, chain)
+
+        drafts = chain.drafts(copy, now.limit, goes_on)
+        now = now._replace(guessing_s=chain.spent_s - before)
+        return planner.best_of(drafts, now), now
+
     def pipeline_gain(self, context: int, forecast: Draft) -> float:
         """What a single step gains that is submitted before the one in flight is read, in steps;
         `forecast` is the draft that would be verified instead."""
@@ -149,6 +181,11 @@ class DraftSession:
     def learn(self, outcome: Round) -> None:
         if not self.num_draft_tokens:
             return
+        if (chain := self._chain) is not None:
+            chain.learn(outcome.tokens)
+            if outcome.seconds is not None:
+                outcome.seconds -= chain.spent_s
+            chain.spent_s = 0.0
         is_own = outcome.draft.source != FORCED
         draft, accepted = (outcome.draft, outcome.accepted) if is_own else (NO_DRAFT, 0)
         self._drafter.feedback(draft, accepted)

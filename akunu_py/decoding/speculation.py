@@ -13,12 +13,14 @@ from typing import Final
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.target import BLOCK_ROWS
-from akunu_py.drafting import AUTO_DRAFTER, MODEL_DRAFTER, make_drafter
+from akunu_py.drafting import AUTO_DRAFTER, HEAD_DRAFTER, MODEL_DRAFTER, make_drafter
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
-from akunu_py.drafting.draft_model import NUM_DRAFT_TOKENS, DraftModel, DraftModelDrafter
+from akunu_py.drafting.chain import Chain, Guesser, chain_priors
+from akunu_py.drafting.draft_model import DraftModel
 from akunu_py.drafting.evidence import priors
+from akunu_py.drafting.guessing import DraftModelGuesser, HeadGuesser
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
 from akunu_py.memory.projects import Memory
@@ -45,8 +47,10 @@ class _Experience:
     """What was learnt from fill-ins, or from other requests: rates of acceptance, which all share,
     and the drafters and planners that no request uses now, the one used last at the end."""
 
-    rates: AcceptanceRates = field(default_factory=lambda: AcceptanceRates(priors()))
-    drafters: defaultdict[str, list[Drafter]] = field(default_factory=lambda: defaultdict(list))
+    rates: AcceptanceRates = field(
+        default_factory=lambda: AcceptanceRates(priors() | chain_priors())
+    )
+    drafters: defaultdict[type[Drafter], list[Drafter]] = field(default_factory=lambda: defaultdict(list))
     planners: list[DraftPlanner] = field(default_factory=list)
 
 
@@ -88,6 +92,7 @@ class SpeculationState:
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._costs: LiveCosts | None = None
         self._batch_costs: dict[int, LiveCosts] = {}
+        self._step_s: dict[str, float] = {}  # of a guess, by what made it
         self.why_impossible = no_rollback_reason(model.make_cache(1))
         if model.config.get("model_type") == _SEES_AHEAD:
             self.why_impossible = (
@@ -116,7 +121,8 @@ class SpeculationState:
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()
         try:
-            drafter = self._borrow_drafter(options, sampler, prompt, fills_gap, loans)
+            drafter = self._borrow_drafter(options, sampler, fills_gap, loans)
+            chain = self._borrow_chain(options, sampler, prompt, fills_gap, loans)
         except BaseException:
             loans.close()
             raise
@@ -130,13 +136,14 @@ class SpeculationState:
             self._borrow_planner(options, fills_gap, loans),
             DraftTrimmer(end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
+            chain=chain,
             num_draft_tokens=rows - 1 if rows else _longest_draft(options),
             release=loans.close,
         )
 
     def drafter(self, name: str, sampler: Sampler) -> Drafter:
         """A drafter as requests that name it have it; errors as for `session`."""
-        return self._borrow_drafter(Options(drafter=name), sampler, [], False, ExitStack())
+        return self._borrow_drafter(Options(drafter=name), sampler, False, ExitStack())
 
     def required_draft_model(self) -> DraftModel:
         """The draft model, or an InvalidRequestError."""
@@ -147,37 +154,50 @@ class SpeculationState:
         return self.draft_model
 
     def _borrow_drafter(
+        self, options: Options, sampler: Sampler, fills_gap: bool, loans: ExitStack
+    ) -> Drafter:
+        """A drafter that no other request uses until `loans` is closed."""
+        name = options.drafter
+        if name in self._factories:
+            return self._factories[name](sampler)
+        known, drafter = self._experience[fills_gap], make_drafter(name)
+        kind = type(drafter)
+        if known.drafters.get(kind):
+            drafter = known.drafters[kind].pop()
+        elif isinstance(drafter, AutoDrafter):
+            drafter = AutoDrafter(rates=known.rates)
+        loans.callback(known.drafters[kind].append, drafter)
+        if isinstance(drafter, AutoDrafter):
+            self._memory.lend(drafter, options.project)
+            loans.callback(drafter.end)
+        return drafter
+
+    def _borrow_chain(
         self,
         options: Options,
         sampler: Sampler,
         prompt: Sequence[int],
         fills_gap: bool,
         loans: ExitStack,
-    ) -> Drafter:
-        """A drafter that no other request uses until `loans` is closed."""
-        name = options.drafter
-        if name == MODEL_DRAFTER:
+    ) -> Chain | None:
+        """What guesses for a request beside its drafter, with what earlier ones taught."""
+        guesser: Guesser
+        if options.drafter == MODEL_DRAFTER:
             lent = self.required_draft_model().lend(prompt)
             loans.callback(setattr, lent, "in_use", False)
-            return DraftModelDrafter(lent, sampler.sampling, sampler.seed, sampler.xtc)
-        if name in self._factories:
-            return self._factories[name](sampler)
-        known = self._experience[fills_gap]
-        if known.drafters.get(name):
-            drafter = known.drafters[name].pop()
-        elif name == AUTO_DRAFTER:
-            drafter = AutoDrafter(rates=known.rates)
+            guesser = DraftModelGuesser(lent, sampler)
+        elif self._model.head is not None and options.drafter in (AUTO_DRAFTER, HEAD_DRAFTER):
+            guesser = HeadGuesser(self._model.head, sampler)
         else:
-            drafter = make_drafter(name)
-        loans.callback(known.drafters[name].append, drafter)
-        if isinstance(drafter, AutoDrafter):
-            self._memory.lend(drafter, options.project)
-            loans.callback(drafter.end)
-        return drafter
+            return None
+        chain = Chain(
+            guesser, self._experience[fills_gap].rates, self._step_s.get(guesser.name, 0.0)
+        )
+        loans.callback(lambda: self._step_s.update({chain.name: chain.step_s}))
+        return chain
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
-        is_fixed = options.num_draft_tokens is not None or options.drafter == MODEL_DRAFTER
-        if is_fixed or self.rows_of(options):
+        if options.num_draft_tokens is not None or self.rows_of(options):
             return FixedPlanner(_longest_draft(options))
         known, costs = self._experience[fills_gap], self.find_costs()
         planner = known.planners.pop() if known.planners else DraftPlanner(costs, known.rates)
@@ -227,4 +247,4 @@ class SpeculationState:
 def _longest_draft(options: Options) -> int:
     if options.num_draft_tokens is not None:
         return options.num_draft_tokens
-    return NUM_DRAFT_TOKENS if options.drafter == MODEL_DRAFTER else MAX_PLANNED_TOKENS
+    return MAX_PLANNED_TOKENS

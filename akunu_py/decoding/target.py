@@ -130,7 +130,8 @@ class PendingForward:
 
     `choices` has the token chosen after each position, or the distribution there if the draft has
     to be verified by rejection sampling. If the sampler blocks, it has the logits, and `read` makes
-    the rest of them. It may be a part of a `shared` one.
+    the rest of them. `hidden` are the states that the model's head takes, if there is one. The
+    forward may be a part of a `shared` one.
     """
 
     start: int
@@ -140,6 +141,7 @@ class PendingForward:
     logprobs: ForwardLogprobs | None
     pipelined: bool
     replayed: int
+    hidden: mx.array | None
     build_s: float = 0.0
     shared: SharedForward | None = None
 
@@ -195,6 +197,7 @@ class ModelTarget:
         self._logprobs = logprobs
         self._forwards = 0
         self._newest_start = -1
+        self._known = 0
         self._sent: list[int] = []
         self._sent_from = 0
         self._replayed: list[int] = []
@@ -247,7 +250,7 @@ class ModelTarget:
         With `finish`, it is `submit` without the forward, which may be one for several sequences.
         One for this sequence `alone` is padded where that is faster.
         """
-        start, replayed = self.length, len(self._replayed)
+        start, replayed, self._known = self.length, len(self._replayed), known
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
         rows = self._buffer.load(known, draft.tokens, self._replayed)
         self._replayed = []
@@ -313,6 +316,10 @@ class ModelTarget:
             if outcome.grammar_complete:  # the draft may have completed it: no bonus token then
                 outcome.tokens = tokens = tokens[:taken]
                 outcome.accepted = min(outcome.accepted, taken)
+        if self.cache.head is not None and pending.hidden is not None:
+            rows = pending.hidden[: 1 + outcome.accepted]
+            self.cache.head.note(rows, [self._known, *tokens], pending.start)
+        self._known = tokens[-1] if tokens else self._known
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
         wait_s = perf_counter() - begun
@@ -331,7 +338,9 @@ class ModelTarget:
 
     def _submit(self, inputs: Inputs) -> PendingForward:
         begun = perf_counter()
-        pending, results = self.finish(inputs, self._model.forward(inputs.tokens, self.cache))
+        raw = self._model.forward(inputs.tokens, self.cache)
+        hidden = None if self.cache.head is None else self._model.take_hidden()
+        pending, results = self.finish(inputs, raw, hidden)
         mx.async_eval(results)  # type: ignore[no-untyped-call]
         self._forwards += 1
         if self._forwards % FORWARDS_PER_CLEANUP == 0:
@@ -344,14 +353,18 @@ class ModelTarget:
         if self._grow and needed > self.cache.capacity:
             self._grow(needed)
 
-    def finish(self, inputs: Inputs, raw: mx.array) -> tuple[PendingForward, list[mx.array]]:
-        """The forward whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to evaluate."""
+    def finish(
+        self, inputs: Inputs, raw: mx.array, hidden: mx.array | None
+    ) -> tuple[PendingForward, list[mx.array]]:
+        """The forward whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to evaluate;
+        `hidden` are its hidden states, if there is a head for them."""
         tokens, draft, start, replayed, pipelined = inputs
         self._newest_start = start
         sampler = self._sampler
         if tokens.size > 1 + len(draft):
             needed = slice(replayed, replayed + 1 + len(draft))
             raw, tokens = raw[needed], tokens[needed]
+            hidden = None if hidden is None else hidden[needed]
         if sampler.constraint is not None:
             mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
         logits = sampler.process_logits(raw, start + 1, tokens)
@@ -367,7 +380,7 @@ class ModelTarget:
             logprobs = ForwardLogprobs(shown, chosen, self._logprobs)
             results.extend(logprobs.lazy)
         pending = PendingForward(
-            start, draft, choices, has_distributions, logprobs, pipelined, replayed
+            start, draft, choices, has_distributions, logprobs, pipelined, replayed, hidden
         )
         return pending, [choices, *results]
 

@@ -1,7 +1,8 @@
 """Drafters: each a file, all behind the protocol in `base.py`.
 
-`MAKERS` has those that need nothing but tokens. The draft model (`draft_model.py`) needs a
-second model; requests choose it by the name `MODEL_DRAFTER`.
+`MAKERS` has those that need nothing but tokens. Beside them, the model's own head guesses for
+requests that name `AUTO_DRAFTER` or `HEAD_DRAFTER`, and a second model for `MODEL_DRAFTER`, which
+also copies.
 """
 
 from collections.abc import Callable
@@ -14,16 +15,20 @@ from akunu_py.errors import InvalidRequestError
 
 MAKERS: Final[dict[str, Callable[[], Drafter]]] = {
     "auto": AutoDrafter,
+    "copies": AutoDrafter,
+    "head": NoDrafter,
+    "model": AutoDrafter,
     "ngram": NGramDrafter,
     "none": NoDrafter,
 }
 AUTO_DRAFTER: Final = "auto"
+HEAD_DRAFTER: Final = "head"
 MODEL_DRAFTER: Final = "model"
 
 
 def make_drafter(name: str) -> Drafter:
     """Makes the drafter called `name`, or raises an InvalidRequestError."""
     if name not in MAKERS:
-        known = ", ".join((*MAKERS, MODEL_DRAFTER))
+        known = ", ".join(MAKERS)
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
     return MAKERS[name]()

@@ -1,28 +1,19 @@
-"""DraftModelDrafter: drafts with a second, smaller model that has the same tokenizer.
+"""DraftModel: a second, smaller model that has the same tokenizer, with a cache of its own.
 
-The only drafter that imports mlx. It has its own cache, which it rolls back to the tokens that were
-emitted, and reuses from one request to the next.
+The cache is rolled back to the tokens that were emitted, and reused from one request to the next.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
 from typing import Final
 
 import mlx.core as mx
 
 from akunu_py.cache.model_cache import no_rollback_reason
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import PREFILL_STEP, TargetModel
-from akunu_py.options import Sampling
-from akunu_py.sampling.filters import XTCFilter
-from akunu_py.sampling.sampler import Sampler
 from akunu_py.tokens import common_prefix_length
-
-NUM_DRAFT_TOKENS: Final = 3
-"""How many tokens are drawn for a round if a request does not say: as many as in mlx-lm."""
 
 _FIRST_CAPACITY: Final = 2048
 
@@ -127,55 +118,6 @@ class DraftModel:
     def _empty(self) -> None:
         self._cache = self.model.make_cache(min(_FIRST_CAPACITY, self.model.context_length))
         self._held = []
-
-
-class DraftModelDrafter(Drafter):
-    """Drafts for one request, greedily or sampled as the request asks.
-
-    At each position it draws with the target's own random numbers, so both models draw the same
-    token if they agree, and mostly if they nearly do: with a probability of at least
-    `(1 - d) / (1 + d)` for a total variation of `d`, where rejection sampling would reach `1 - d`.
-    But so a draft is matched like any other, and has no part in what is emitted. Source: Daliri,
-    Musco and Suresh, "Coupling without Communication and Drafter-Invariant Speculative Decoding"
-    (2024).
-
-    `seed` and `xtc` are those of the request's sampler.
-    """
-
-    def __init__(
-        self, source: DraftModel, sampling: Sampling, seed: int, xtc: XTCFilter | None = None
-    ) -> None:
-        self._source = source
-        self._sampling = replace(sampling, seed=seed)
-        self._xtc = xtc
-        self._tokens: list[int] = []
-
-    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
-        self._tokens, self._prompt_length = list(prompt), len(prompt)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._tokens.extend(tokens)
-
-    def propose(self, limit: int) -> Draft:
-        context, source = self._tokens, self._source
-        limit = min(limit, source.model.context_length - len(context))
-        if limit <= 0 or not context:
-            return NO_DRAFT
-        generated = len(context) - self._prompt_length
-        sampler = Sampler(self._sampling, context, generated=generated, xtc=self._xtc)
-        logits, inputs = source.advance(context, limit), mx.array(context[-1:])
-        if logits is None:
-            return NO_DRAFT
-        drawn: list[mx.array] = []
-        for position in range(len(context), len(context) + limit):
-            if drawn:
-                logits = source.append(inputs)
-            inputs = sampler.choose(sampler.process_logits(logits, position, inputs), position)
-            drawn.append(inputs)
-            mx.async_eval(inputs)  # type: ignore[no-untyped-call]
-        tokens: list[int] = mx.concatenate(drawn).tolist()  # type: ignore[assignment]
-        source.hold(tokens[:-1])
-        return Draft(tuple(tokens), "draft model")
 
 
 def _why_no_match(draft: TargetModel, target: TargetModel) -> str | None:

@@ -15,7 +15,6 @@ from akunu_py.errors import ModelLoadError
 from akunu_py.model.files import find_head
 from akunu_py.model.head import Body, Head, HeadStep
 from akunu_py.model.head_layouts import (
-    HeadLayout,
     StoredHead,
     Tensors,
     are_norms_centered,

@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.cache.batched import BatchedCaches
+from akunu_py.cache.head_cache import HeadCache
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache
 from akunu_py.cache.states import make_recordable, record
@@ -198,14 +199,20 @@ class TargetModel:
         quantization = self.kv_quantization
         if quantization is not None and quantized_start is not None:
             quantization = replace(quantization, start=quantized_start)
-        return make_kv_cache(
+        cache = make_kv_cache(
             self.network, capacity, quantization, self.max_kv_size, self._cache_type
         )
+        if self.head is not None:
+            cache.head = HeadCache(self.head, capacity)
+        return cache
 
     def sample_cache(self) -> KVCache:
         """A cache that holds a token, whose form all others have."""
         cache = self.make_cache(1)
         self.append(mx.array([0]), cache)
+        if cache.head is not None:
+            cache.head.note(self.take_hidden(), [0, 0], 0)
+            cache.head.read()
         cache.evaluate()
         return cache
 
@@ -254,6 +261,9 @@ class TargetModel:
         try:
             for cache in caches:
                 self.network(mx.array([[0]]), cache=cache.layers)
+                if cache.head is not None:
+                    cache.head.note(self.take_hidden(), [0, 0], 0)
+                    cache.head.read()
         except Exception as error:  # its sizes fit the weights, and something else does not
             why = f"{self.name} cannot compute what its config.json says ({one_line(str(error))})."
             raise ModelLoadError(why) from error
@@ -347,6 +357,9 @@ class TargetModel:
                 observe(self.forward(mx.array(list(chunk)), cache))
             else:
                 self.append(mx.array(list(chunk)), cache)
+            if cache.head is not None:
+                cache.head.note(self.take_hidden(), chunk, cache.length - len(chunk))
+                cache.head.read()
             if overlaps and done:
                 mx.synchronize()  # MLX writes in place only where no forward in flight reads
                 mx.clear_cache()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from operator import truediv
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.chain import DRAFT_MODEL, HEAD, Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
@@ -42,6 +44,8 @@ USUAL_TOKEN_COST: Final = 0.12
 """What verifying one draft token usually costs, in forwards: a compromise between the chips that
 were measured, for planners that do not know the costs."""
 
+GUESSED: Final = (HEAD, DRAFT_MODEL)
+
 _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
 _MAX_RISE: Final = 3.0
@@ -53,13 +57,14 @@ class Situation(NamedTuple):
 
     The forward computes `replayed` tokens again, whatever the draft. If a single step is in flight
     (`pipelined`), length 0 continues the pipeline; any other stops it, and the loop asks again,
-    with a new proposal, once the step is done.
+    with a new proposal, once the step is done. Guesses of a network took `guessing_s` seconds.
     """
 
     context: int
     limit: int
     replayed: int = 0
     pipelined: bool = False
+    guessing_s: float = 0.0
 
 
 class Planner(Protocol):
@@ -82,6 +87,18 @@ class Planner(Protocol):
         """How much time is gained if the next single step is submitted before the result of the
         one in flight is known, in steps; negative if it is better to wait for a draft."""
 
+    def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
+        """Whether a guess of a network is worth its time beside what was copied."""
+        return not copy
+
+    def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
+        """Whether another guess is, which is right with a probability if the draft is."""
+        return True
+
+    def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
+        """The draft to verify, of one or more."""
+        return drafts[0]
+
     def choose(self, draft: Draft, now: Situation) -> int:
         """How many tokens of a draft to verify: at most its length and what fits.
 
@@ -99,7 +116,7 @@ class Planner(Protocol):
 
 
 class FixedPlanner(Planner):
-    """Verifies up to a number of tokens: `--num-draft-tokens N`.
+    """Verifies up to a number of tokens: `--num-draft-tokens N`; copies come before guesses.
 
     If the drafter says how likely they are, it verifies those that are worth their usual cost:
     while the next token's gain per cost is above the draft's average so far.
@@ -114,6 +131,9 @@ class FixedPlanner(Planner):
 
     def pipeline_gain(self, context: int) -> float:
         return 0.0
+
+    def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
+        return len(draft) < self._num_draft_tokens
 
     def choose(self, draft: Draft, now: Situation) -> int:
         length = max(0, min(self._num_draft_tokens, now.limit, len(draft)))
@@ -147,6 +167,7 @@ class DraftPlanner:
         self._empty_proposals = self._skips = 0
         self._context = 0
         self._after_step = False
+        self._guessed: _Guessed | None = None
         self.saving = 0.0
 
     @property
@@ -176,6 +197,44 @@ class DraftPlanner:
         step = self._costs.decode_s(context)
         return self._pipeline_gain.of_step(self._costs.verify_s(1, context) / step - 1.0)
 
+    def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
+        """Compares the copy alone with a guess that goes on with it if it agrees, and is drafted
+        in its place if not. Now and then a guess is made to see how likely it is."""
+        probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
+        step = self._costs.decode_s(now.context)
+        expected = expected_tokens(probs or [0.0])
+        _, *rounds = self._rounds(expected, now)
+        guessed = self._guessed
+        if guessed is None:
+            first = 1.0 + chain.rate(0)
+            self._guessed = guessed = _Guessed(first, (rounds[0] + chain.step_s) / step)
+        alone = max(1.0 / step, *map(truediv, expected[1:], rounds))
+        length = 1 + max(range(len(rounds)), key=lambda at: expected[at + 1] / rounds[at])
+        agreed = probs[0] if probs else 0.0
+        tokens, seconds = guessed.tokens, guessed.steps * step
+        if agreed:
+            both = 2.0 + (expected[length] - expected[1]) / agreed
+            tokens += agreed * (both - tokens)
+            seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
+        self.saving = 1.0 - alone * seconds / tokens
+        guessed.declined = 0 if self.saving > TIE else guessed.declined + 1
+        return self.saving > TIE or guessed.declined % PROBE_AFTER == 0
+
+    def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
+        if len(draft) >= MAX_PLANNED_TOKENS:
+            return False
+        *_, before, expected = expected_tokens(draft.accept_probs)
+        more = (expected - before) * hope
+        *_, cost, next_cost = self._rounds([0.0] * (len(draft) + 2), now)
+        return (expected + more) / (next_cost + chain.step_s) > expected / cost
+
+    def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
+        def speed(draft: Draft) -> float:
+            expected = expected_tokens(self._rates.accept_probs(draft)[:MAX_PLANNED_TOKENS])
+            return max(map(truediv, expected, self._rounds(expected, now)), default=0.0)
+
+        return max(drafts, key=speed)
+
     def choose(self, draft: Draft, now: Situation) -> int:
         limit = min(now.limit, len(draft.tokens), MAX_PLANNED_TOKENS)
         if limit <= 0:
@@ -192,6 +251,9 @@ class DraftPlanner:
         costs = (cost + refill for cost in rounds)
         speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
+        if self._guessed is not None and draft.source in GUESSED and not now.pipelined:
+            spent = (rounds[length - 1] if length else alone) + now.guessing_s
+            self._guessed.learn(expected[length], spent / step)
         self.saving = 1.0 - plain / speeds[length]
         rows = now.replayed + 1
         doubts = self._costs.doubts(now.context, rows + length if length else 0)
@@ -234,6 +296,20 @@ class DraftPlanner:
                 for length, (cost, rows) in enumerate(zip(rounds, again, strict=True), start=1)
             ]
         return [first, *rounds]
+
+
+@dataclass
+class _Guessed:
+    """What rounds bring that begin with a guess: tokens, and their time in single steps, the
+    guesses included. `declined` counts how often in a row none was worth its time."""
+
+    tokens: float
+    steps: float
+    declined: int = 0
+
+    def learn(self, tokens: float, steps: float) -> None:
+        self.tokens += _RATE * (tokens - self.tokens)
+        self.steps += _RATE * (steps - self.steps)
 
 
 class _DeclinedDraft:

@@ -1,0 +1,93 @@
+"""HeadCache: what a model's head has read of a sequence, and what it has yet to read.
+
+Pair `i` is the model's hidden state of token `i` and the token `i + 1`. Pairs wait until the head
+is asked, and are then read in one forward. Pairs that nobody gave count as zeros: that costs
+acceptance, and never changes a text.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import mlx.core as mx
+
+from akunu_py.cache.kv_cache import HeadPairs, KVCache
+
+_MOST_UNREAD: Final = 256
+"""So many pairs are read although nobody asks, so that their hidden states take little memory."""
+
+
+class PairReader(Protocol):
+    """A head, as `model/head.py` has it."""
+
+    def make_cache(self, capacity: int) -> KVCache:
+        """An empty cache for `capacity` pairs."""
+
+    def __call__(self, tokens: mx.array, hidden: mx.array, cache: KVCache) -> mx.array:
+        """Appends pairs to the cache; returns the head's state of each."""
+
+
+class HeadCache(HeadPairs):
+    """The pairs of one sequence; `pairs` holds the keys and values of those that were read."""
+
+    def __init__(self, head: PairReader, capacity: int) -> None:
+        self._head = head
+        self.pairs = head.make_cache(capacity)
+        self._hidden: list[mx.array] = []
+        self._next: list[int] = []  # the token after each hidden state; of the last, maybe not yet
+        self._start = 0  # the position of the first of them
+
+    @property
+    def _end(self) -> int:
+        return self._start + sum(len(states) for states in self._hidden)
+
+    def note(self, hidden: mx.array, tokens: Sequence[int], at: int) -> None:
+        """Takes the hidden states `[rows, hidden_size]` of tokens from position `at` on; `tokens`
+        are these, and the one after them if it is known."""
+        if at != self._end:
+            self.forget(at)
+        if at != self._end:
+            self._hidden, self._next, self._start = [], [], at
+        del self._next[max(0, at - self._start - 1) :]
+        if at > self._start:
+            self._next.append(tokens[0])
+        self._hidden.append(hidden)
+        self._next.extend(tokens[1:])
+        if len(self._next) >= _MOST_UNREAD:
+            self.read()
+            self.pairs.submit()
+
+    def read(self) -> mx.array | None:
+        """Reads the pairs that wait; returns the state of the last, `[1, hidden_size]`, lazy, or
+        None if there was none."""
+        count = len(self._next)
+        if not count:
+            return None
+        hidden = self._hidden[0] if len(self._hidden) == 1 else mx.concatenate(self._hidden)
+        self.fill(self._start)
+        self.pairs.rollback(self._start)
+        states = self._head(mx.array(self._next), hidden[:count], self.pairs)
+        self._hidden = [hidden[count:]] if len(hidden) > count else []
+        self._next, self._start = [], self._start + count
+        return states[-1:]
+
+    def has_room(self, pairs: int) -> bool:
+        """Whether more pairs fit; guesses beyond the model's own cache are not worth growing it."""
+        return self.pairs.length + pairs <= self.pairs.capacity
+
+    def fill(self, length: int) -> None:
+        """Counts pairs that nobody gave, up to a length."""
+        if length > self.pairs.length:
+            self.pairs.skip(length - self.pairs.length)
+
+    def forget(self, length: int) -> None:
+        """Forgets every pair after the first `length`."""
+        self.pairs.rollback(min(length, self.pairs.length))
+        if length < self._end:
+            kept = max(0, length - self._start)
+            self._hidden = [mx.concatenate(self._hidden)[:kept]] if kept else []
+            del self._next[kept:]
+
+    def copy(self, other: HeadPairs, length: int) -> None:
+        """Becomes a copy of the pairs that another has read, up to a length."""
+        self._hidden, self._next = [], []
+        self.pairs.copy(other.pairs, min(length, other.pairs.length))

@@ -1,0 +1,165 @@
+"""Chain: drafts token by token with a network, the model's own head or a second, smaller model.
+
+Each guess takes time, so the planner decides whether to ask, and how far to go. Where the network
+guesses what was copied, the copy is likelier to be right, and the draft goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.base import Draft
+
+if TYPE_CHECKING:
+    from akunu_py.cache.kv_cache import HeadPairs
+
+HEAD: Final = "head"
+DRAFT_MODEL: Final = "draft model"
+"""The sources of the drafts of networks."""
+
+_CLASSES: Final = 10
+"""A rate is learnt for each tenth of how likely a network finds its guess."""
+_POSITIONS: Final = 3
+"""There are rates for the first guess, the second, and all after it."""
+_DOUBTED: Final = 0.4
+"""At first, a guess that was copied, too, is believed to be wrong this often as one that was not."""
+_RISE, _FALL = 0.1, 0.3
+_MOST_RISE: Final = 3.0
+"""How fast the usual time of a guess follows; a pause counts as at most this many of them."""
+
+
+class Guess(NamedTuple):
+    """A guess at the next token, and how likely the network finds it."""
+
+    token: int
+    prob: float
+
+
+class Guesser(Protocol):
+    """A network that guesses one token after another.
+
+    Attributes:
+        name: the source of its drafts.
+    """
+
+    name: str
+
+    def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
+        """Starts a request; `read` is what the model's head has read of the prompt."""
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Appends tokens that were emitted."""
+
+    def first(self, limit: int) -> Guess | None:
+        """A guess at the next token, the first of at most `limit`; None if it has none now."""
+
+    def after(self, token: int) -> Guess | None:
+        """A guess at the token after the one that was guessed last."""
+
+    def stop(self) -> None:
+        """Forgets what was guessed."""
+
+
+class Chain:
+    """The guesses of a network for one request, and how long each takes.
+
+    Attributes:
+        step_s: the usual seconds of a guess, 0 before the first.
+        spent_s: seconds of the guesses since it was set to 0.
+    """
+
+    def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
+        self._guesser = guesser
+        self._rates = rates
+        self._made: list[tuple[int, Hashable]] = []
+        self.step_s = step_s
+        self.spent_s = 0.0
+        self.begin = guesser.begin
+
+    @property
+    def name(self) -> str:
+        return self._guesser.name
+
+    def rate(self, position: int) -> float:
+        """How likely a guess is at a position of a draft, whatever the network finds."""
+        return self._rates.of((self.name, min(position, _POSITIONS - 1)))
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Appends tokens that were emitted, and compares what was guessed with them."""
+        for position, ((guess, kind), token) in enumerate(zip(self._made, tokens, strict=False)):
+            for one in (kind, (self.name, min(position, _POSITIONS - 1))):
+                self._rates.learn(one, guess == token)
+            if guess != token:
+                break
+        self._made = []
+        self._guesser.extend(tokens)
+
+    def drafts(
+        self, copy: Draft, limit: int, goes_on: Callable[[Draft, float], bool]
+    ) -> list[Draft]:
+        """What may be drafted instead of a copy, which may be empty, and the copy, if the first
+        guesses are others.
+
+        Args:
+            copy: at most `limit` tokens, with estimates.
+            limit: the most tokens of a draft.
+            goes_on: whether another guess that is right with a probability is worth its time.
+        """
+        tokens, probs = list[int](), list[float]()
+        self._made = []
+        guess = self._timed(partial(self._guesser.first, limit))
+        agrees = bool(copy)
+        while guess is not None:
+            at = len(tokens)
+            agrees = agrees and at < len(copy) and copy.tokens[at] == guess.token
+            kind = _kind(self.name, agrees, at, guess.prob)
+            prob = self._rates.of(kind)
+            self._made.append((guess.token, kind))
+            tokens.append(guess.token)
+            probs.append(max(prob, copy.accept_probs[at]) if agrees else prob)
+            hope, at = self.rate(at + 1), at + 1
+            is_copied = agrees and at < len(copy) and copy.accept_probs[at] >= hope
+            so_far = Draft(tuple(tokens), self.name, accept_probs=tuple(probs))
+            if at >= limit or is_copied or not goes_on(so_far, hope):
+                break
+            guess = self._timed(partial(self._guesser.after, guess.token))
+        if not tokens:
+            return [copy]
+        self._guesser.stop()
+        if not agrees:
+            return [so_far, copy] if copy else [so_far]
+        rest = slice(len(tokens), None)
+        both = (*probs, *copy.accept_probs[rest])
+        return [replace(copy, tokens=(*tokens, *copy.tokens[rest]), accept_probs=both)]
+
+    def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
+        begun = perf_counter()
+        found = guess()
+        seconds = perf_counter() - begun
+        self.spent_s += seconds
+        usual = self.step_s or seconds
+        rate = _FALL if seconds < usual else _RISE
+        self.step_s = usual + rate * (min(seconds, _MOST_RISE * usual) - usual)
+        return found
+
+
+def chain_priors() -> dict[Hashable, float]:
+    """At first, a network is believed, and more so where the copy says the same."""
+    priors: dict[Hashable, float] = {}
+    classes = product((HEAD, DRAFT_MODEL), (False, True), range(_POSITIONS), range(_CLASSES))
+    for name, agrees, position, tenth in classes:
+        prob = (tenth + 0.5) / _CLASSES
+        kind = _kind(name, agrees, position, prob)
+        priors[kind] = 1.0 - _DOUBTED * (1.0 - prob) if agrees else prob
+    return priors
+
+
+def _kind(name: str, agrees: bool, position: int, prob: float) -> Hashable:
+    tenth = min(int(_CLASSES * prob), _CLASSES - 1)
+    return name, agrees, min(position, _POSITIONS - 1), tenth

@@ -1,0 +1,131 @@
+"""What guesses token by token: the model's own head, and a second, smaller model.
+
+Both draw with the target's own random numbers, so where they agree with it they draw the same
+token, and mostly where they nearly do: with a probability of at least `(1 - d) / (1 + d)` for a
+total variation of `d`, where rejection sampling would reach `1 - d`. But so a guess is matched like
+a copy, and has no part in what is emitted. Source: Daliri, Musco and Suresh, "Coupling without
+Communication and Drafter-Invariant Speculative Decoding" (2024).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import mlx.core as mx
+
+from akunu_py.cache.kv_cache import HeadPairs
+from akunu_py.drafting.chain import DRAFT_MODEL, HEAD, Guess, Guesser
+from akunu_py.drafting.draft_model import DraftModel
+from akunu_py.model.head import Head
+from akunu_py.sampling.sampler import Sampler
+
+
+class Choice:
+    """Chooses guesses as a request's sampler chooses tokens.
+
+    Attributes:
+        tokens: the prompt and what was emitted.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampling = replace(sampler.sampling, seed=sampler.seed)
+        self._xtc = sampler.xtc
+        self.begin(())
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self.tokens, self._prompt_length = list(prompt), len(prompt)
+        self._guessed = 0
+
+    def start(self) -> None:
+        """Begins a draft."""
+        generated = len(self.tokens) - self._prompt_length
+        self._own = Sampler(self._sampling, self.tokens, generated=generated, xtc=self._xtc)
+        self._guessed, self._last = 0, self.tokens[-1]
+
+    def guess(self, logits: mx.array) -> Guess:
+        """The guess for lazy logits `[1, vocabulary]` of the next position."""
+        position = len(self.tokens) + self._guessed
+        logits = self._own.process_logits(logits, position, mx.array([self._last]))
+        token = self._own.choose(logits, position)
+        surplus = (
+            mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, token[:, None], -1)[:, 0]
+        )
+        prob = mx.exp(-surplus)
+        mx.eval(token, prob)
+        self._guessed, self._last = self._guessed + 1, cast(int, token.item())
+        return Guess(self._last, cast(float, prob.item()))
+
+
+class HeadGuesser(Guesser):
+    """Guesses with the model's own head. One with several steps makes one guess, with the first."""
+
+    name = HEAD
+
+    def __init__(self, head: Head, sampler: Sampler) -> None:
+        self._head = head
+        self._choice = Choice(sampler)
+        self._read: HeadPairs | None = None
+
+    def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
+        self._choice.begin(prompt)
+        self._read = read
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._choice.tokens.extend(tokens)
+
+    def first(self, limit: int) -> Guess | None:
+        if self._read is None or (states := self._read.read()) is None:
+            return None
+        self._length = self._read.pairs.length
+        self._states = states
+        self._choice.start()
+        return self._choice.guess(self._head.logits(states))
+
+    def after(self, token: int) -> Guess | None:
+        read = self._read
+        if self._head.steps > 1 or read is None or not read.has_room(1):
+            return None
+        self._states = self._head(mx.array([token]), self._states, read.pairs)
+        return self._choice.guess(self._head.logits(self._states))
+
+    def stop(self) -> None:
+        if self._read is not None and self._read.pairs.length > self._length:
+            self._read.pairs.rollback(self._length)
+
+
+class DraftModelGuesser(Guesser):
+    """Guesses with a second model, which was lent to it."""
+
+    name = DRAFT_MODEL
+
+    def __init__(self, source: DraftModel, sampler: Sampler) -> None:
+        self._source = source
+        self._choice = Choice(sampler)
+        self._guesses: list[int] = []
+
+    def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
+        self._choice.begin(prompt)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._choice.tokens.extend(tokens)
+
+    def first(self, limit: int) -> Guess | None:
+        context, source = self._choice.tokens, self._source
+        if limit <= 0 or not context or limit > source.model.context_length - len(context):
+            return None
+        logits = source.advance(context, limit)
+        if logits is None:
+            return None
+        self._choice.start()
+        guess = self._choice.guess(logits)
+        self._guesses = [guess.token]
+        return guess
+
+    def after(self, token: int) -> Guess | None:
+        guess = self._choice.guess(self._source.append(mx.array([token])))
+        self._guesses.append(guess.token)
+        return guess
+
+    def stop(self) -> None:
+        self._source.hold(self._guesses[:-1])
+        self._guesses = []
