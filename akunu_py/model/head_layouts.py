@@ -17,6 +17,8 @@ from akunu_py.errors import ModelLoadError
 from akunu_py.model.files import HEAD_FILES, WEIGHTS
 
 _FP8_BLOCK: Final = 128
+_BETWEEN: Final = 0.5
+"""Between weights of norms around zero, and those around one."""
 _FP8_SCALE: Final = ".weight_scale_inv"
 
 Tensors = dict[str, mx.array]
@@ -213,10 +215,11 @@ def are_norms_centered(stored: StoredHead) -> bool:
     if "mlx_gamma" in formats:
         return False
     means = [mx.mean(one) for step in stored.steps for one in norms_of(step).values()]
-    return mx.mean(mx.stack(means)).item() < 0.5  # type: ignore[no-any-return]
+    return bool(mx.mean(mx.stack(means)) < _BETWEEN)
 
 
 def norms_of(tensors: Tensors) -> Tensors:
+    """The weights of norms, under the names of this file."""
     return {
         name: one for name, one in tensors.items() if one.ndim == 1 and name.endswith("norm.weight")
     }
