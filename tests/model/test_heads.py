@@ -64,7 +64,8 @@ def attended(q: Array, k: Array, v: Array, window: int | None = None) -> Array:
     scores = np.where(visible, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    return np.einsum("hij,jhd->ihd", weights, v).reshape(len(q), -1)
+    out: Array = np.einsum("hij,jhd->ihd", weights, v).reshape(len(q), -1)
+    return out
 
 
 def grouped_attention(
@@ -102,17 +103,20 @@ def latent_attention(x: Array, w: Weights, *, eps: float) -> Array:
     shared = np.repeat(rotated(shared[:, None], 8, 1e4, True), HEADS, axis=1)
     q = np.concatenate([q[..., :8], rotated(q[..., 8:], 8, 1e4, True)], axis=-1)
     mixed = attended(q, np.concatenate([kv[..., :8], shared], axis=-1), kv[..., 8:])
-    return mixed @ w["self_attn.o_proj.weight"].T
+    out: Array = mixed @ w["self_attn.o_proj.weight"].T
+    return out
 
 
 def feed_forward(x: Array, w: Weights, at: str = "mlp") -> Array:
     gate, up = x @ w[f"{at}.gate_proj.weight"].T, x @ w[f"{at}.up_proj.weight"].T
-    return (gate * sigmoid(gate) * up) @ w[f"{at}.down_proj.weight"].T
+    out: Array = (gate * sigmoid(gate) * up) @ w[f"{at}.down_proj.weight"].T
+    return out
 
 
 def squared(x: Array, w: Weights, at: str) -> Array:
     up = np.maximum(x @ w[f"{at}.up_proj.weight"].T, 0)
-    return (up * up) @ w[f"{at}.down_proj.weight"].T
+    out: Array = (up * up) @ w[f"{at}.down_proj.weight"].T
+    return out
 
 
 def experts(
