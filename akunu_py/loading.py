@@ -48,7 +48,8 @@ def load(model: ModelOptions | str = _BUNDLED, *, calibrate: Calibrate = find_co
         target = load_target(options, backend)
     bound_freed_memory()
     if not options.no_wire:
-        wire_weights(target, target.parameter_bytes)
+        head_bytes = 0 if target.head is None else target.head.parameter_bytes
+        wire_weights(target, target.parameter_bytes + head_bytes)
     if ranks is not None and ranks.rank > 0:
         raise SystemExit(follow(target, ranks))
     return Engine(
