@@ -131,6 +131,7 @@ class Engine:
         lines = (
             self.backend.warning,
             self.speculation.why_impossible,
+            self.model.why_no_head,
             unquantized,
             *self.memory.notices,
         )

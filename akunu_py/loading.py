@@ -48,7 +48,8 @@ def load(model: ModelOptions | str = _BUNDLED, *, calibrate: Calibrate = find_co
         target = load_target(options, backend)
     bound_freed_memory()
     if not options.no_wire:
-        wire_weights(target, target.parameter_bytes)
+        head_bytes = 0 if target.head is None else target.head.parameter_bytes
+        wire_weights(target, target.parameter_bytes + head_bytes)
     if ranks is not None and ranks.rank > 0:
         raise SystemExit(follow(target, ranks))
     return Engine(
@@ -68,6 +69,7 @@ def _load_share(options: ModelOptions, backend: Backend, ranks: Ranks) -> Target
     """This rank's share of a model; on rank 0, the model whose forward passes all ranks compute."""
     for flag, value in (
         ("--adapter-path; fuse the adapter with `mlx_lm.fuse` instead", options.adapter_path),
+        ("--mtp", options.mtp),
         ("--prompt-cache-dir", options.prompt_cache_dir),
         ("--prompt-cache-file", options.prompt_cache_file),
         ("--kv-bits with --pipeline", options.kv_bits if options.pipeline else None),
@@ -108,6 +110,7 @@ def _load_draft_model(options: ModelOptions, backend: Backend) -> TargetModel | 
     draft = ModelOptions(
         options.draft_model,
         weights=options.weights,
+        no_mtp=True,
         trust_remote_code=options.trust_remote_code,
     )
     return load_target(draft, backend)

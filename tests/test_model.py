@@ -12,7 +12,13 @@ from mlx_lm import utils
 
 from akunu_py.errors import InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, find_backend
-from akunu_py.model.files import bundled_model, find_model, model_name, tokenizer_fingerprint
+from akunu_py.model.files import (
+    HEAD_FILES,
+    bundled_model,
+    find_model,
+    model_name,
+    tokenizer_fingerprint,
+)
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
 from tests.architectures import make_model
@@ -157,7 +163,7 @@ def test_a_tokenizer_alone_fetches_no_weights(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     load_tokenizer("mlx-community/some-model")
     find_model("mlx-community/some-model")
-    assert set(fetched[1]) == set(utils.DEFAULT_ALLOW_PATTERNS)
+    assert set(fetched[1]) == {*utils.DEFAULT_ALLOW_PATTERNS, *HEAD_FILES}
     assert [any("safetensors" in pattern for pattern in patterns) for patterns in fetched] == [
         False,
         True,

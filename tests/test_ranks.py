@@ -332,6 +332,7 @@ class FakeRanks:
         ({}, "This model cannot be split among 3 ranks; try another number"),
         ({"pipeline": True}, "mlx-lm's llama cannot be pipelined: omit --pipeline"),
         ({"adapter_path": "."}, "Several ranks cannot do --adapter-path; fuse the adapter"),
+        ({"mtp": "."}, "Several ranks cannot do --mtp"),
         ({"prompt_cache_dir": Path()}, "Several ranks cannot do --prompt-cache-dir"),
     ],
 )

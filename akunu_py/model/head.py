@@ -183,8 +183,9 @@ class Head:
         Args:
             tokens: `[rows]`, the token after each hidden state.
             hidden: `[rows, hidden_size]`, the model's, or the head's own.
-            step: which of several steps. The first one appends; each other one follows it, for the
-                last rows of the cache, with the states of the step before and later tokens.
+            step: which of several steps. The first one appends pairs; each other one follows it and
+                computes the last pairs of the cache for its own layers, from the states of the
+                step before and the tokens after those of that step.
         """
         rows = tokens.size
         start = cache.length - rows if step else cache.length

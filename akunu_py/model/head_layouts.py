@@ -17,19 +17,23 @@ from akunu_py.errors import ModelLoadError
 from akunu_py.model.files import HEAD_FILES, WEIGHTS
 
 _FP8_BLOCK: Final = 128
+_BETWEEN: Final = 0.5
+"""Between weights of norms around zero, and those around one."""
 _FP8_SCALE: Final = ".weight_scale_inv"
 
 Tensors = dict[str, mx.array]
 
 
-@dataclass(frozen=True)
+_PARTS: Final = ("embedding_norm", "hidden_norm", "projection", "norm", "output", "embedding")
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeadLayout:
-    """How a family spells and joins the parts of a head.
+    """How a family spells and joins the parts of a head; each spelling is an expression.
 
     Attributes:
-        prefix: an expression for what its tensors begin with; its group is the step.
-        parts: expressions for the rest of a name, and what each part is called here; the first
-            that matches counts.
+        prefix: what its tensors begin with; a group in it is the step.
+        layers: what the tensors of a layer have before their own names; a group is its number.
         hidden_first: whether the projection takes the hidden state before the embedding.
         passes_normed: whether the state of a step that the next one takes is after the last norm.
         after_layers: whether the steps are numbered from the number of the model's layers on.
@@ -37,7 +41,13 @@ class HeadLayout:
 
     name: str
     prefix: str
-    parts: Mapping[str, str]
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    norm: str | None = None
+    output: str | None = None
+    embedding: str | None = None
+    layers: str = ""
     hidden_first: bool = False
     passes_normed: bool = True
     after_layers: bool = False
@@ -47,77 +57,49 @@ class HeadLayout:
         begin = re.match(self.prefix, name)
         if begin is None:
             return None
-        first = num_layers if self.after_layers else 0
-        step = int(begin[1]) - first if begin.re.groups else 0
+        step = int(begin[1]) - (num_layers if self.after_layers else 0) if begin.re.groups else 0
         rest = name[begin.end() :]
-        for spelled, part in self.parts.items():
-            found = re.match(spelled, rest)
-            if found is not None and step >= 0:
-                return step, found.expand(part) + rest[found.end() :]
+        if step < 0:
+            return None
+        for part in _PARTS:
+            spelled = getattr(self, part)
+            if spelled and (found := re.match(rf"(?:{spelled})\.", rest)):
+                return step, f"{part}.{rest[found.end() :]}"
+        if found := re.match(self.layers, rest):
+            return step, f"layers.{found[1] if found.re.groups else 0}.{rest[found.end() :]}"
         return None
 
 
+# fmt: off
 LAYOUTS: Final = (
     HeadLayout(
-        "Qwen's",
-        r"(?:[\w.]+\.)?mtp\.|(?=(?:fc|norm|layers|pre_fc_norm_\w+)\.)",
-        {
-            r"pre_fc_norm_embedding\.": "embedding_norm.",
-            r"pre_fc_norm_hidden\.": "hidden_norm.",
-            r"fc\.": "projection.",
-            r"norm\.": "norm.",
-            r"(?=layers\.)": "",
-        },
+        name="Qwen's", prefix=r"(?:[\w.]+\.)?mtp\.|(?=(?:fc|norm|layers|pre_fc_norm_\w+)\.)",
+        embedding_norm="pre_fc_norm_embedding", hidden_norm="pre_fc_norm_hidden", projection="fc",
+        norm="norm", layers=r"layers\.(\d+)\.",
     ),
     HeadLayout(
-        "DeepSeek's",
-        r"(?:model\.|language_model\.)*layers\.(\d+)\.(?:transformer\.)?",
-        {
-            r"enorm\.": "embedding_norm.",
-            r"hnorm\.": "hidden_norm.",
-            r"eh_proj\.": "projection.",
-            r"shared_head\.norm\.": "norm.",
-            r"shared_head\.(?:head|output)\.": "output.",
-            r"embed_tokens\.": "embedding.",
-            r"": "layers.0.",
-        },
-        passes_normed=False,
-        after_layers=True,
+        name="DeepSeek's",
+        prefix=r"(?:model\.|language_model\.)*layers\.(\d+)\.(?:transformer\.)?",
+        embedding_norm="enorm", hidden_norm="hnorm", projection="eh_proj",
+        norm=r"shared_head\.norm", output=r"shared_head\.(?:head|output)",
+        embedding="embed_tokens", passes_normed=False, after_layers=True,
     ),
     HeadLayout(
-        "MiMo's",
-        r"model\.mtp_layers\.(\d+)\.",
-        {
-            r"token_layernorm\.": "embedding_norm.",
-            r"hidden_layernorm\.": "hidden_norm.",
-            r"input_proj\.": "projection.",
-            r"final_layernorm\.": "norm.",
-            r"": "layers.0.",
-        },
+        name="MiMo's", prefix=r"model\.mtp_layers\.(\d+)\.", embedding_norm="token_layernorm",
+        hidden_norm="hidden_layernorm", projection="input_proj", norm="final_layernorm",
         hidden_first=True,
     ),
     HeadLayout(
-        "Ernie's",
-        r"model\.mtp_(?=\w+\.(\d+)\.)",
-        {
-            r"emb_norm\.\d+\.": "embedding_norm.",
-            r"hidden_norm\.\d+\.": "hidden_norm.",
-            r"linear_proj\.\d+\.": "projection.",
-            r"block\.\d+\.": "layers.0.",
-        },
+        name="Ernie's", prefix=r"model\.mtp_(?=\w+\.(\d+)\.)", embedding_norm=r"emb_norm\.\d+",
+        hidden_norm=r"hidden_norm\.\d+", projection=r"linear_proj\.\d+", layers=r"block\.\d+\.",
     ),
     HeadLayout(
-        "Nemotron-H's",
-        r"(?:[\w.]+\.)?mtp\.",
-        {
-            r"layers\.0\.enorm\.": "embedding_norm.",
-            r"layers\.0\.hnorm\.": "hidden_norm.",
-            r"layers\.0\.eh_proj\.": "projection.",
-            r"layers\.\d+\.final_layernorm\.": "norm.",
-            r"(?=layers\.)": "",
-        },
+        name="Nemotron-H's", prefix=r"(?:[\w.]+\.)?mtp\.", embedding_norm=r"layers\.0\.enorm",
+        hidden_norm=r"layers\.0\.hnorm", projection=r"layers\.0\.eh_proj",
+        norm=r"layers\.\d+\.final_layernorm", layers=r"layers\.(\d+)\.",
     ),
 )
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -213,10 +195,11 @@ def are_norms_centered(stored: StoredHead) -> bool:
     if "mlx_gamma" in formats:
         return False
     means = [mx.mean(one) for step in stored.steps for one in norms_of(step).values()]
-    return mx.mean(mx.stack(means)).item() < 0.5  # type: ignore[no-any-return]
+    return bool(mx.mean(mx.stack(means)) < _BETWEEN)
 
 
 def norms_of(tensors: Tensors) -> Tensors:
+    """The weights of norms, under the names of this file."""
     return {
         name: one for name, one in tensors.items() if one.ndim == 1 and name.endswith("norm.weight")
     }

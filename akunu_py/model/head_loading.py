@@ -71,7 +71,7 @@ def load_head(
             return None
         raise ModelLoadError(f"{asked} has no head of a layout that is known.")
     steps = []
-    for index, tensors in enumerate(stored.steps):
+    for index in range(len(stored.steps)):
         try:
             step = _step(network, body, config, stored, index)
             steps.append(finish(step))
@@ -234,10 +234,11 @@ def _quantize(step: HeadStep, weights: Tensors) -> None:
 
 
 def _output_matrix(network: nn.Module, body: Body) -> nn.Module:
-    parent: nn.Module = network
+    parent = network
     for name in body.path.split(".")[:-1]:
         parent = parent[name]
-    return parent.get("lm_head", body.module[body.embedding])
+    matrix: nn.Module = parent.get("lm_head", body.module[body.embedding])
+    return matrix
 
 
 def _is_same(own: nn.Module, other: nn.Module) -> bool:
@@ -245,7 +246,7 @@ def _is_same(own: nn.Module, other: nn.Module) -> bool:
     one, two = _first_rows(own), _first_rows(other)
     if own.weight.shape[0] != other.weight.shape[0]:
         return False
-    return mx.linalg.norm(one - two).item() <= _SAME * mx.linalg.norm(two).item()
+    return bool(mx.linalg.norm(one - two) <= _SAME * mx.linalg.norm(two))
 
 
 def _first_rows(layer: nn.Module) -> mx.array:
@@ -259,4 +260,5 @@ def _first_rows(layer: nn.Module) -> mx.array:
             layer.bits,
             layer.mode,
         )
-    return weight.astype(mx.float32)
+    rows: mx.array = weight.astype(mx.float32)
+    return rows
