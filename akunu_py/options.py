@@ -141,8 +141,8 @@ class ModelOptions:
     rank_timeout: float = option(60.0, "with `mlx.launch`: seconds after which a process that does "
         "not answer counts as lost", within=Range(0, MAX_WAIT_S, above=True), metavar="S",
         shown="60")
-    draft_model: str | None = option(None, "a smaller model with the same tokenizer, for the "
-        "drafter `model`")
+    draft_model: str | None = option(None, "a smaller model with the same tokenizer, to draft "
+        "with")
     mtp: str | None = option(None, "a folder or a hub name with the model's head for drafting "
         "(MTP), if its own files have none", metavar="PATH", group=SPECULATION)
     no_mtp: bool = option(False, "do not load the head that the model brings for drafting",

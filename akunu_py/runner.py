@@ -198,8 +198,8 @@ class Runner:
         except BaseException as error:
             outcomes = [error] * len(members)
         for (sequence, _), outcome in zip(members, outcomes, strict=True):
-            if isinstance(outcome, BaseException):  # raised again, it would hold its own frames
-                self._fail(sequence, outcome)
+            if isinstance(outcome, BaseException):
+                self._fail(sequence, outcome.with_traceback(None))  # it holds all these caches
             else:
                 self._hand_over(sequence, partial(self._event, sequence, outcome))
 

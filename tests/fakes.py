@@ -11,6 +11,7 @@ from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.chain import Guesser
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.model.target_model import TargetModel
@@ -65,6 +66,26 @@ class OracleDrafter:
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         self.verified.append((len(draft), accepted))
+
+
+class GuessingDrafter(Drafter):
+    """As many guesses of a network as it may draft, without a plan."""
+
+    def __init__(self, guesser: Guesser) -> None:
+        self._guesser = guesser
+        self.extend = guesser.extend  # type: ignore[method-assign]
+
+    def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
+        self._guesser.begin(prompt)
+
+    def propose(self, limit: int) -> Draft:
+        tokens, guess = list[int](), self._guesser.first(limit)
+        while guess is not None:
+            tokens.append(guess.token)
+            guess = self._guesser.after(guess.token) if len(tokens) < limit else None
+        if tokens:
+            self._guesser.stop()
+        return Draft(tuple(tokens), self._guesser.name)
 
 
 class BigramDrafter(Drafter):

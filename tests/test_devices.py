@@ -43,6 +43,8 @@ BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "machine/backend.py: weight_layout": lambda machine: machine.weight_layout("auto", 1),
     "machine/device_memory.py: free_device_bytes": lambda _: free_device_bytes(),
     "machine/device_memory.py: wire_weights": lambda _: wires(),
+    "model/loading.py: _load_head": lambda machine: machine.is_cpu,
+    "model/loading.py: finish": lambda machine: machine.is_cpu,
     "model/loading.py: load_target": lambda machine: machine.is_cpu,
     "calibration/measure.py: measure_and_store": lambda machine: machine.is_cpu,
     "calibration/cost_store.py: expected_curve": lambda machine: expected_curve(

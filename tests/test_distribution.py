@@ -17,12 +17,13 @@ from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.verification import Rows, Uniforms, Verdict
 from akunu_py.drafting import MAKERS, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
-from akunu_py.drafting.draft_model import DraftModel, DraftModelDrafter
+from akunu_py.drafting.draft_model import DraftModel
+from akunu_py.drafting.guessing import DraftModelGuesser
 from akunu_py.options import Sampling
 from akunu_py.round import Round
 from akunu_py.sampling.random import draw
 from akunu_py.sampling.sampler import Sampler
-from tests.fakes import BigramDrafter, rounds_of
+from tests.fakes import BigramDrafter, GuessingDrafter, rounds_of
 from tests.markov import (
     VOCABULARY,
     Table,
@@ -116,7 +117,7 @@ def with_bigram(table: Table, _: Sampling) -> Drafter:
 def with_draft_model(table: Table, sampling: Sampling) -> Drafter:
     near = table + np.random.default_rng(6).normal(size=(VOCABULARY, VOCABULARY))
     source = DraftModel(markov_model(near), markov_model(table))
-    return DraftModelDrafter(source, sampling, Sampler(sampling).seed, Sampler(sampling).xtc)
+    return GuessingDrafter(DraftModelGuesser(source, Sampler(sampling)))
 
 
 def with_lookup(_: Table, __: Sampling) -> Drafter:

@@ -106,8 +106,6 @@ def parse(words: Sequence[str]) -> Invocation:
         if option.required and option.name not in given:
             see = f"see `{PROGRAM} {command.name} --help`"
             raise InvalidRequestError(f"{command.name} needs {option.flag}; {see}.")
-    if "draft_model" in given:
-        given.setdefault("drafter", "model")
     if given.get("quick"):
         sizes = {it.name: it.quick for it in options.values() if it.quick is not None}
         given = sizes | given

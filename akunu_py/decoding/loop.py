@@ -206,11 +206,7 @@ class Decoding(Generic[P]):
     def read(self) -> Round:
         """Reads the oldest forward in flight, and lets the loop say what it wants next."""
         if self.error is not None and not self.flights:
-            error, self.error = self.error, None
-            try:
-                raise error
-            finally:
-                del error  # its traceback holds this frame, and so the cache
+            raise self.error
         outcome = self.target.read(self.flights.popleft())
         outcome.is_followed = bool(self.flights)
         try:

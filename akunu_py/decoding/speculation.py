@@ -13,7 +13,7 @@ from typing import Final
 from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.target import BLOCK_ROWS
-from akunu_py.drafting import AUTO_DRAFTER, HEAD_DRAFTER, MODEL_DRAFTER, make_drafter
+from akunu_py.drafting import AUTO_DRAFTER, HEAD_DRAFTER, MODEL_DRAFTER, NETWORKS, make_drafter
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
@@ -50,7 +50,9 @@ class _Experience:
     rates: AcceptanceRates = field(
         default_factory=lambda: AcceptanceRates(priors() | chain_priors())
     )
-    drafters: defaultdict[type[Drafter], list[Drafter]] = field(default_factory=lambda: defaultdict(list))
+    drafters: defaultdict[type[Drafter], list[Drafter]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     planners: list[DraftPlanner] = field(default_factory=list)
 
 
@@ -160,7 +162,8 @@ class SpeculationState:
         name = options.drafter
         if name in self._factories:
             return self._factories[name](sampler)
-        known, drafter = self._experience[fills_gap], make_drafter(name)
+        known = self._experience[fills_gap]
+        drafter = make_drafter("none" if name in NETWORKS else name)
         kind = type(drafter)
         if known.drafters.get(kind):
             drafter = known.drafters[kind].pop()
@@ -182,12 +185,16 @@ class SpeculationState:
     ) -> Chain | None:
         """What guesses for a request beside its drafter, with what earlier ones taught."""
         guesser: Guesser
-        if options.drafter == MODEL_DRAFTER:
+        name, has_draft_model = options.drafter, self.draft_model is not None
+        if name == MODEL_DRAFTER or (name == AUTO_DRAFTER and has_draft_model):
             lent = self.required_draft_model().lend(prompt)
             loans.callback(setattr, lent, "in_use", False)
             guesser = DraftModelGuesser(lent, sampler)
-        elif self._model.head is not None and options.drafter in (AUTO_DRAFTER, HEAD_DRAFTER):
+        elif self._model.head is not None and name in (AUTO_DRAFTER, HEAD_DRAFTER):
             guesser = HeadGuesser(self._model.head, sampler)
+        elif name == HEAD_DRAFTER:
+            why = self._model.why_no_head or "This model has no head to draft with; see --mtp."
+            raise InvalidRequestError(why)
         else:
             return None
         chain = Chain(

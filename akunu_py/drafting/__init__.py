@@ -1,8 +1,8 @@
 """Drafters: each a file, all behind the protocol in `base.py`.
 
-`MAKERS` has those that need nothing but tokens. Beside them, the model's own head guesses for
-requests that name `AUTO_DRAFTER` or `HEAD_DRAFTER`, and a second model for `MODEL_DRAFTER`, which
-also copies.
+`MAKERS` has those that need nothing but tokens. A network guesses beside copies for requests that
+name `AUTO_DRAFTER`, and alone for those that name one of `NETWORKS`: the model's own head, or a
+second model.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,18 @@ from akunu_py.errors import InvalidRequestError
 MAKERS: Final[dict[str, Callable[[], Drafter]]] = {
     "auto": AutoDrafter,
     "copies": AutoDrafter,
-    "head": NoDrafter,
-    "model": AutoDrafter,
     "ngram": NGramDrafter,
     "none": NoDrafter,
 }
 AUTO_DRAFTER: Final = "auto"
 HEAD_DRAFTER: Final = "head"
 MODEL_DRAFTER: Final = "model"
+NETWORKS: Final = (HEAD_DRAFTER, MODEL_DRAFTER)
 
 
 def make_drafter(name: str) -> Drafter:
     """Makes the drafter called `name`, or raises an InvalidRequestError."""
     if name not in MAKERS:
-        known = ", ".join(MAKERS)
+        known = ", ".join((*MAKERS, *NETWORKS))
         raise InvalidRequestError(f"There is no drafter {name!r}; choose one of {known}.")
     return MAKERS[name]()

@@ -111,9 +111,10 @@ class DraftModelGuesser(Guesser):
 
     def first(self, limit: int) -> Guess | None:
         context, source = self._choice.tokens, self._source
-        if limit <= 0 or not context or limit > source.model.context_length - len(context):
+        self._most = min(limit, source.model.context_length - len(context))
+        if self._most <= 0 or not context:
             return None
-        logits = source.advance(context, limit)
+        logits = source.advance(context, self._most)
         if logits is None:
             return None
         self._choice.start()
@@ -122,6 +123,8 @@ class DraftModelGuesser(Guesser):
         return guess
 
     def after(self, token: int) -> Guess | None:
+        if len(self._guesses) >= self._most:
+            return None
         guess = self._choice.guess(self._source.append(mx.array([token])))
         self._guesses.append(guess.token)
         return guess

@@ -116,7 +116,7 @@ class Planner(Protocol):
 
 
 class FixedPlanner(Planner):
-    """Verifies up to a number of tokens: `--num-draft-tokens N`; copies come before guesses.
+    """Verifies up to a number of tokens: `--num-draft-tokens N`.
 
     If the drafter says how likely they are, it verifies those that are worth their usual cost:
     while the next token's gain per cost is above the draft's average so far.
@@ -132,8 +132,15 @@ class FixedPlanner(Planner):
     def pipeline_gain(self, context: int) -> float:
         return 0.0
 
+    def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
+        return not copy or copy.accept_probs[0] < chain.rate(0)
+
     def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
         return len(draft) < self._num_draft_tokens
+
+    def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
+        most = self._num_draft_tokens
+        return max(drafts, key=lambda one: expected_tokens(one.accept_probs[:most])[-1])
 
     def choose(self, draft: Draft, now: Situation) -> int:
         length = max(0, min(self._num_draft_tokens, now.limit, len(draft)))
