@@ -11,7 +11,7 @@ from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
-from akunu_py.drafting.chain import Guesser
+from akunu_py.drafting.chain import Chain, Guesser
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.model.target_model import TargetModel
@@ -144,19 +144,21 @@ def rounds_of(
     num_draft_tokens: int = 4,
     planner: Planner | None = None,
     trimmer: DraftTrimmer | None = None,
+    chain: Chain | None = None,
     block_rows: int = 0,
 ) -> Iterator[Round]:
-    """The shipped loop on a model; plain decoding without a drafter.
+    """The shipped loop on a model; plain decoding without a drafter or a chain.
 
-    The drafter has begun; it drafts a fixed number of tokens if there is no planner.
+    They have begun; they draft a fixed number of tokens if there is no planner.
     """
     session = DraftSession()
-    if drafter is not None:
+    if drafter is not None or chain is not None:
         session = DraftSession(
             drafter,
             planner or FixedPlanner(num_draft_tokens),
             trimmer or DraftTrimmer(limits.end_tokens),
             sampler.constraint,
+            chain=chain,
             num_draft_tokens=num_draft_tokens,
         )
     target = ModelTarget(

@@ -107,11 +107,12 @@ class Chain:
         guesses are others.
 
         Args:
-            copy: at most `limit` tokens, with estimates.
+            copy: at most `limit` tokens.
             limit: the most tokens of a draft.
             goes_on: whether another guess that is right with a probability is worth its time.
         """
         tokens, probs = list[int](), list[float]()
+        copied = self._rates.accept_probs(copy)
         self._made = []
         guess = self._timed(partial(self._guesser.first, limit))
         agrees = bool(copy)
@@ -122,9 +123,9 @@ class Chain:
             prob = self._rates.of(kind)
             self._made.append((guess.token, kind))
             tokens.append(guess.token)
-            probs.append(max(prob, copy.accept_probs[at]) if agrees else prob)
+            probs.append(max(prob, copied[at]) if agrees else prob)
             hope, at = self.rate(at + 1), at + 1
-            is_copied = agrees and at < len(copy) and copy.accept_probs[at] >= hope
+            is_copied = agrees and at < len(copy) and copied[at] >= hope
             so_far = Draft(tuple(tokens), self.name, accept_probs=tuple(probs))
             if at >= limit or is_copied or not goes_on(so_far, hope):
                 break
@@ -135,7 +136,7 @@ class Chain:
         if not agrees:
             return [so_far, copy] if copy else [so_far]
         rest = slice(len(tokens), None)
-        both = (*probs, *copy.accept_probs[rest])
+        both = (*probs, *copied[rest])
         return [replace(copy, tokens=(*tokens, *copy.tokens[rest]), accept_probs=both)]
 
     def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:

@@ -133,7 +133,7 @@ class FixedPlanner(Planner):
         return 0.0
 
     def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
-        return not copy or copy.accept_probs[0] < chain.rate(0)
+        return not copy.accept_probs or copy.accept_probs[0] < chain.rate(0)
 
     def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
         return len(draft) < self._num_draft_tokens
