@@ -4,8 +4,7 @@
     python -m benchmarks.records speedup --prompts 6 --rounds 2
 
 A record is a Markdown file with the command that prints it again. This command records what
-`bench cost` or `bench speedup` finds, with their options; `--name NAME` calls it otherwise, and
-`--draw` also draws it.
+`bench cost` or `bench speedup` finds, with their options; `--name NAME` calls it otherwise.
 """
 
 from __future__ import annotations
@@ -126,11 +125,8 @@ def main() -> None:
         place = words.index("--name")
         name = words[place + 1]
         del words[place : place + 2]
-    draws = "--draw" in words
-    report = measure(parse(["bench", *(word for word in words if word != "--draw")]).settings)
+    report = measure(parse(["bench", *words]).settings)
     assert isinstance(report, CostReport | SpeedupReport)
-    if draws:
-        report.draw(RESULTS / f"{name}.svg")
     title = "What a forward pass costs" if words[0] == "cost" else "Speedup over mlx-lm"
     parts = [f"{heading(report.machine, report.model)}.", *report.markdown()]
     record(name, title, "\n\n".join(parts))

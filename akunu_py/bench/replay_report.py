@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from akunu_py.bench.curve_sources import NamedCurve, about_lines
-from akunu_py.bench.measurement import Progress, figures_table, new_figure
+from akunu_py.bench.measurement import Progress, figures_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting import AUTO_DRAFTER, MAKERS
 from akunu_py.drafting.auto import AutoDrafter
@@ -140,27 +139,6 @@ class ReplayReport:
         if len(self.curves) > 1:
             parts.append("--costs NAME takes one of them, and then also lists passes and drafts.")
         return Group(*parts)
-
-    def draw(self, path: Path) -> None:
-        """Draws a panel for each set: the predicted speedup of each policy, for every curve."""
-        kinds, names = list(self.sets), [curve.name for curve in self.curves]
-        figure = new_figure(
-            (3 + 1.1 * len(names), 1 + 2.8 * len(kinds)), "Predicted from cost curves, not measured"
-        )
-        panels = figure.subplots(len(kinds), 1, squeeze=False)[:, 0]
-        for axes, kind in zip(panels, kinds, strict=True):
-            rows = [row for row in self.rows if row.kind == kind]
-            policies = list(dict.fromkeys(str(row.policy) for row in rows))
-            width = 0.8 / len(policies)
-            for index, policy in enumerate(policies):
-                found = {row.curve.name: row.speedup for row in rows if str(row.policy) == policy}
-                places = [place + (index + 0.5) * width - 0.4 for place in range(len(names))]
-                axes.bar(places, [found[name] for name in names], width, label=policy)
-            axes.axhline(1.0, linestyle=":", color="grey")
-            axes.set_xticks(range(len(names)), names, rotation=20)
-            axes.set(title=kind, ylabel="predicted speedup")
-            axes.legend(fontsize="small")
-        figure.savefig(path, dpi=150)
 
     def _table(self, kind: str) -> Table:
         """A line for each policy: all figures with the costs of one curve, the predicted speedups

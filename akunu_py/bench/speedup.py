@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -24,8 +23,6 @@ from akunu_py.bench.measurement import (
     figures_table,
     heading,
     markdown_table,
-    new_figure,
-    title_of,
 )
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
@@ -267,30 +264,6 @@ class SpeedupReport:
             "pass computed."
         )
         return [about, markdown_table(heads, cells), "\n\n".join(self._summary())]
-
-    def draw(self, path: Path) -> None:
-        """A panel for each workload: measured speedups, their quartiles, the predictions."""
-        panels = list(dict.fromkeys((row.kind, row.answers) for row in self.rows))
-        columns = min(len(panels), 3)
-        lines = -(-len(panels) // columns)
-        figure = new_figure((5.2 * columns, 0.8 + 3.4 * lines), title_of(self.model, self.machine))
-        grid = figure.subplots(lines, columns, squeeze=False)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            rows = [row for row in self.rows if (row.kind, row.answers) == panel]
-            spreads = [row.speedup for row in rows]
-            medians = [spread.median for spread in spreads]
-            errors = ([s.median - s.low for s in spreads], [s.high - s.median for s in spreads])
-            axes.barh(range(len(rows)), medians, xerr=errors, color="tab:blue", ecolor="grey")
-            marks = [(row.predicted, place) for place, row in enumerate(rows) if row.predicted]
-            for predicted, place in marks:
-                axes.plot(predicted, place, "|", color="black", markersize=14)
-            axes.axvline(1.0, linestyle=":", color="grey")
-            axes.set_yticks(range(len(rows)), [row.contestant for row in rows], fontsize="small")
-            axes.invert_yaxis()
-            axes.set(title=f"{panel[0]}, {panel[1]} answers", xlabel="over mlx-lm (|: predicted)")
-        figure.savefig(path, dpi=150)
 
     def _summary(self) -> Iterator[str]:
         if not self.complete:

@@ -137,7 +137,6 @@ class RankedModel(TargetModel):
         self._pipeline = pipeline
         self._cache_type = partial(RankedCache, ranks, count(1))
         self.parameter_count = loaded.parameters
-        self.whole_bytes = loaded.nbytes
         self.ranks = f"{ranks}, {'pipeline' if pipeline else 'tensor'} parallel"
 
     def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
