@@ -154,6 +154,6 @@ class ForcedSampler(Sampler):
 
 
 def _in_place_of(chosen: mx.array, wanted: Sequence[int]) -> mx.array:
-    """The wanted tokens, computed from the chosen ones; 0 past their end."""
+    """The wanted tokens; computed from the chosen ones, so that these are computed."""
     padded = [*wanted, *[0] * (chosen.size - len(wanted))]
     return mx.maximum(chosen * 0, mx.array(padded, dtype=chosen.dtype))

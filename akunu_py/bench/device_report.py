@@ -102,7 +102,6 @@ def mlx_lm_answer(engine: Engine, prompt: list[int], max_tokens: int) -> list[in
 
 
 def _top_2_gap(engine: Engine, tokens: list[int]) -> float:
-    """By a single-token forward."""
     cache = engine.model.make_cache(len(tokens))
     engine.model.prefill(tokens[:-1], cache)
     logits = engine.model.forward(mx.array(tokens[-1:]), cache)[0].astype(mx.float32)
@@ -233,7 +232,6 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
 
 def _check_identity(engine: Engine, cost: CostReport, progress: Progress) -> tuple[Identity, bool]:
-    """The comparison of greedy answers, and whether it was not interrupted."""
     count = _PROMPTS * len(KINDS)
     max_tokens = _affordable(_IDENTITY_S, (1 + len(_OTHERS)) * count, cost, _IDENTITY_TOKENS)
     prompts = make_prompts(engine, _PROMPTS, max_tokens)
@@ -260,7 +258,6 @@ def _answer(engine: Engine, prompt: Prompt, options: Options) -> list[int]:
 
 
 def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> SpeedupReport:
-    """How fast mlx-lm, plain decoding and the default answer, by themselves and forced."""
     contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("auto")]
     samples = make_workloads(_REQUESTS, _WORKLOADS)
     answers = 2 * len(_WORKLOADS) * (1 + _REQUESTS * _TURNS) * len(contestants)

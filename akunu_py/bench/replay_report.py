@@ -141,8 +141,7 @@ class ReplayReport:
         return Group(*parts)
 
     def _table(self, kind: str) -> Table:
-        """A line for each policy: all figures with the costs of one curve, the predicted speedups
-        with those of several."""
+        """All figures with the costs of one curve; with several, the predicted speedups."""
         rows = [row for row in self.rows if row.kind == kind]
         if len(self.curves) == 1:
             return figures_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])
@@ -220,7 +219,6 @@ def replay_policies(
 
 
 def _repeated(cases: Sequence[ReplayCase]) -> float:
-    """The mean share of repeated 4-grams, by tokens."""
     tokens = sum(len(case.reference) for case in cases)
     weighted = sum(repeated_share(case) * len(case.reference) for case in cases)
     return weighted / tokens if tokens else 0.0

@@ -85,7 +85,6 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def _sample_of(data: Any, kind: str) -> Sample:
-    """The sample in the object of a line, if that has one of `FORMS`."""
     match data:
         case {"messages": messages}:
             return _read_chat(messages, kind)

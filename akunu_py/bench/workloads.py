@@ -140,7 +140,6 @@ def _prose(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
 
 
 def _library() -> Iterator[tuple[str, str]]:
-    """The modules of the standard library that are plain text, by their path."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted((*root.glob("*.py"), *root.glob("[a-z]*/*.py"))):
         name = path.relative_to(root).as_posix()
@@ -163,7 +162,7 @@ def _functions(text: str) -> Iterator[str]:
 
 
 def _documented(path: str, text: str) -> Iterator[tuple[str, str, str]]:
-    """Public functions of a module with a docstring: name, arguments, docstring."""
+    """Public functions of a module: name, arguments, docstring."""
     module = path.removesuffix(".py")
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name[0] != "_":
@@ -178,7 +177,6 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _tables() -> dict[str, list[tuple[str, int]]]:
-    """Tables of names and numbers that are part of Python."""
     return {
         "http.HTTPStatus": [(status.name, int(status)) for status in HTTPStatus],
         "errno.errorcode": [(name, code) for code, name in sorted(errno.errorcode.items())],

@@ -80,7 +80,6 @@ class CostStore:
         return None if known is None or known[0] != key else judged(known[1])
 
     def entries(self) -> list[tuple[CostKey, CostCurve]]:
-        """All valid curves, the latest first."""
         found: list[tuple[float, CostKey, CostCurve]] = []
         for path in self._folder.glob("*.json"):
             with suppress(OSError):
@@ -90,11 +89,7 @@ class CostStore:
         return [(key, curve) for _, key, curve in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
-        """Saves a curve, readable only by the user; does nothing if that is impossible.
-
-        Raises:
-            ValueError: if it is implausible.
-        """
+        """Saves a curve, if that is possible; a ValueError if the curve is implausible."""
         curve.check_plausible()
         content = {
             "format": _FORMAT,

@@ -69,7 +69,6 @@ class LevelTimes:
     compiling_s: float = 0.0
 
     def note_warm_up(self, first_s: float, later_s: float) -> float:
-        """Returns how much longer a first round took than the same one later."""
         lost_s = max(0.0, first_s - later_s)
         self.compiling_s += lost_s
         return lost_s
@@ -114,7 +113,6 @@ class ForwardTimes:
         cache.keep()  # what `_steps` returns to
 
     def allows(self, context: int) -> bool:
-        """Whether another, longer context fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
@@ -227,7 +225,6 @@ class ForwardTimes:
         return perf_counter() - begun
 
     def _steps(self, tick: Callable[[], None]) -> float:
-        """Seconds of a pipelined single-token step, the mean of a few."""
         limits = Limits(_STEPS_PER_TURN + 3, frozenset())
         rounds = decode(self._target, DraftSession(), self._tokens[0], limits)
         try:

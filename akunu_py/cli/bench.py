@@ -42,11 +42,7 @@ _MIN_COLUMNS: Final = 120
 
 
 def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
-    """Measures, then prints the result.
-
-    Raises:
-        AkunuError: if it cannot be measured, or a file holds no samples.
-    """
+    """Measures, then prints the result."""
     report = measure(settings)
     if settings.as_json:
         print(json.dumps(report.as_json()))
@@ -60,7 +56,7 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
 def measure(
     settings: CostSettings | SpeedupSettings | ReplaySettings,
 ) -> "CostReport | SpeedupReport | ReplayReport":
-    """Measures or replays; errors as from `run`."""
+    """Measures or replays."""
     match settings:
         case CostSettings():
             return _measure_cost(settings)
@@ -71,7 +67,6 @@ def measure(
 
 
 def _measure_cost(settings: CostSettings) -> CostReport:
-    """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
     curve = measure_costs_with_bar(engine, settings.seconds)
     return CostReport(describe_machine(engine.backend), describe_model(engine), curve)
@@ -111,7 +106,6 @@ def _measure_speedup(settings: SpeedupSettings) -> "SpeedupReport":
 
 
 def _replay(settings: ReplaySettings) -> ReplayReport:
-    """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
     sets, memories, most = _read_sets(settings), {}, settings.max_requests or MAX_REQUESTS
     policies = [Policy(*policy) for policy in _policies(settings)]

@@ -46,11 +46,7 @@ def measure_costs_with_bar(
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:
-    """Downloads models that are on the hub and not on this machine yet, with a progress bar.
-
-    Raises:
-        ModelLoadError: if there is no such model or adapter, or it cannot be fetched.
-    """
+    """Downloads models that are on the hub and not on this machine yet, with a progress bar."""
     for name in (options.name, options.draft_model):
         if name is not None and (from_hub or not is_hub_name(name)):
             find_model(name)

@@ -246,8 +246,6 @@ def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
 
 
 def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
-    """A sentence that names options as they are typed, instead of the fields in backticks."""
-
     def typed(found: re.Match[str]) -> str:
         return str(options[found[1]].flag) if found[1] in options else found[0]
 
@@ -255,7 +253,6 @@ def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
 
 
 def _about_unknown(word: str, command: Command, options: Iterable[Option]) -> str:
-    """What to say about a word that no option takes."""
     flag = word.partition("=")[0]
     flags = [option.flag for option in options if option.flag]
     hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(flag, flags)

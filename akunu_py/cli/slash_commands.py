@@ -157,8 +157,7 @@ def _speculate(conversation: Conversation, rest: str) -> Reply:
 
 
 def _option_command(option: Option, *, samples: bool = False) -> "SlashCommand":
-    """Sets an option of the answer, as the command line does; `off` is the default of those of its
-    sampling. Shows all."""
+    """Sets an option of the answer; `off` is the default of those of its sampling."""
 
     def run(conversation: Conversation, rest: str) -> Reply:
         if rest:

@@ -56,7 +56,6 @@ class Rewrites:
         return bool(self._by_first)
 
     def at(self, tokens: Sequence[int], position: int) -> Rewrite | None:
-        """The rewrite expected at a position of the copied text, None if a plain copy is."""
         if position >= len(tokens):
             return None
         rewrite = self._by_first.get(tokens[position])
@@ -131,7 +130,7 @@ class Alignment:
         self._arrive(position)
 
     def advance(self, token: int) -> None:
-        """Compares the next token, before it is added to the occurrences, with the expected one."""
+        """Takes the next token, before it is added to the occurrences."""
         if self.source < 0:
             return
         rewrite = self.rewrite
@@ -152,7 +151,6 @@ class Alignment:
 
     @property
     def has_copied(self) -> bool:
-        """Whether a long copy was made and broke off, so that its end is known."""
         return self._anchor is not None
 
     def resumption(self) -> Resumption | None:

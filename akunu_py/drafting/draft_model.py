@@ -53,11 +53,9 @@ class DraftModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its caches."""
         return sum(one._cache.nbytes for one in (self, *self._others))
 
     def clear(self) -> None:
-        """Drops the caches that no request uses."""
         self._others = [one for one in self._others if one.in_use]
         if not self.in_use:
             self._empty()
@@ -99,8 +97,7 @@ class DraftModel:
             return self.append(mx.array(self._known(tokens[-1:])))
 
     def append(self, tokens: mx.array) -> mx.array:
-        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of
-        them."""
+        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last one."""
         with self._empty_if_interrupted():
             logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
         missing = self.vocabulary - logits.shape[-1]

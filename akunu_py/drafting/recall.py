@@ -101,7 +101,6 @@ class RecentTexts:
                 self._texts.append(kept)
 
     def take_back(self, text: Occurrences) -> None:
-        """Drops a text, which may not have been kept."""
         self.version += 1
         self._texts = [kept for kept in self._texts if kept is not text]
 
@@ -195,7 +194,6 @@ class MemoryTier:
         return None if recalled is None or recalled.token is None else recalled
 
     def _carried(self, tokens: Sequence[int]) -> Recall | None:
-        """The last recall, moved on by the tokens since; None if it has to be searched again."""
         recall, new = self._recalled, tokens[self._size :]
         changed = self._version != self._texts.version
         if changed or len(tokens) < self._size or len(new) > MAX_CARRIED:

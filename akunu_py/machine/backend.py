@@ -54,7 +54,6 @@ class VectorAttention:
     query_rows: int
 
     def most_rows(self, sharing: int) -> int:
-        """The most rows if `sharing` query heads share keys; 0 if the kernel serves none."""
         return min(self.rows, self.query_rows // sharing)
 
 
@@ -92,7 +91,6 @@ class Backend:
         return self.device == "cpu"
 
     def gpu_bytes(self, weights: int) -> int:
-        """How much of a model is in the memory of a GPU."""
         return 0 if self.is_cpu else weights
 
     @property
@@ -228,7 +226,6 @@ def find_backend() -> Backend:
 
 @cache
 def _found() -> tuple[Backend, int]:
-    """What this process runs on, and its number."""
     blas = load_blas()
     try:
         os.getcwd()

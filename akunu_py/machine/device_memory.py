@@ -97,7 +97,6 @@ def _set_wired_limit(most: int) -> None:
 
 
 def _recommended_bytes() -> int | None:
-    """What Metal recommends to take for everything; None on other devices."""
     import mlx.core as mx  # noqa: PLC0415
 
     found = mx.device_info().get("max_recommended_working_set_size")

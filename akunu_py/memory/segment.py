@@ -81,7 +81,6 @@ def _largest(tokens: Tokens) -> int:
 def _ranks(
     sorted_keys: npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.uint64]:
-    """From 1 on, the rank of each key, in the order in which the keys were before sorting."""
     steps = np.ones(len(order), np.uint64)
     steps[1:] = sorted_keys[1:] != sorted_keys[:-1]
     ranks = np.empty(len(order), np.uint64)

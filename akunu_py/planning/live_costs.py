@@ -192,7 +192,6 @@ class LiveCosts:
         return self._filters[octave]
 
     def _now(self, context: int) -> list[float]:
-        """Seconds of a step, and of rounds over 1, 2 ... tokens, as corrected so far."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._costs:
             corrections = np.exp(self._filter(context).means)
@@ -200,7 +199,6 @@ class LiveCosts:
         return self._costs[grain]
 
     def _by_curve(self, context: int) -> Vector:
-        """By the curve, uncorrected: seconds of a step, and of rounds over 1, 2 ... tokens."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._tables:
             if len(self._tables) >= _CONTEXTS_KEPT:

@@ -204,11 +204,7 @@ class RankedModel(TargetModel):
 
 
 def follow(model: TargetModel, ranks: Ranks) -> int:
-    """Does what rank 0 says, with this rank's share; returns the exit code that it ends with.
-
-    Raises:
-        RankError: if rank 0 is lost, or this one holds other tokens.
-    """
+    """Does what rank 0 says, with this rank's share; returns the exit code that it ends with."""
     follower = Follower(model, ranks)
     with ranks.guard(inf):  # only what is inside has a limit
         while (code := follower.obey(iter(ranks.receive()))) is None:
@@ -227,7 +223,6 @@ class Follower:
         self._forwards = 0
 
     def obey(self, words: Iterator[int]) -> int | None:
-        """Does what a message says; returns the exit code if it is the last one."""
         for word in words:
             match Operation(word):
                 case Operation.STOP:

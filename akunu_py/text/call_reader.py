@@ -106,7 +106,6 @@ class CallReader:
             yield from self._expect(again)
 
     def _begin(self) -> Generator[None, None, Mapping[str, ValueKind]]:
-        """The name of a call, and what is between it and the arguments."""
         layout = self._layout
         before, numbered, after = layout.after_name.partition(NUMBER)
         ends = [before] if before else [layout.key_start, self._end]
@@ -193,7 +192,6 @@ class CallReader:
         self._say('"')
 
     def _json(self) -> _Steps:
-        """One JSON value, as it is."""
         depth, quoted, escaped, begun = 0, False, False, False
         while True:
             for at, sign in enumerate(self.rest):
