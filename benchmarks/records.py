@@ -20,8 +20,8 @@ from time import perf_counter
 from typing import Any, Final
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.measurement import Spread, heading, markdown_table, write_report
-from akunu_py.bench.speedup import SpeedupReport
+from akunu_py.bench.measurement import Spread, markdown_table, write_report
+from akunu_py.bench.speedup import SHOWN_NAMES, SpeedupReport
 from akunu_py.cli.bench import measure
 from akunu_py.cli.parser import parse
 from akunu_py.errors import InvalidRequestError
@@ -128,8 +128,9 @@ def main() -> None:
     report = measure(parse(["bench", *words]).settings)
     assert isinstance(report, CostReport | SpeedupReport)
     title = "What a forward pass costs" if words[0] == "cost" else "Speedup over mlx-lm"
-    parts = [f"{heading(report.machine, report.model)}.", *report.markdown()]
-    record(name, title, "\n\n".join(parts))
+    shown = (SHOWN_NAMES,) if isinstance(report, SpeedupReport) else ()
+    parts = report.markdown(*shown)
+    record(name, title, "\n\n".join([f"{report.heading}.", *parts]))
 
 
 if __name__ == "__main__":

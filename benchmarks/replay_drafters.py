@@ -80,7 +80,7 @@ def describe(report: ReplayReport) -> str:
     body = [
         "Nothing here was measured: speedups over plain pipelined decoding are predictions from "
         f"costs of forwards. Tokenizer: {report.tokenizer}.",
-        "\n".join(f"- {line}" for line in about_lines(report.curves)),
+        "\n".join(about_lines(report.curves)),
         "A cell of a set's second table: the predicted speedup with the planner / with the best "
         f"fixed num_draft_tokens of {', '.join(map(str, LENGTHS))}, which is named in brackets. A "
         "cell of its third table: tokens per forward with that fixed num_draft_tokens (drafted "

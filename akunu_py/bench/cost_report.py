@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from rich.console import Group
-
-from akunu_py.bench.measurement import figures_table, heading, markdown_table
+from akunu_py.bench.measurement import heading, markdown_table
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
     Payoff,
@@ -69,17 +67,9 @@ class CostReport:
     def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
         return predicted_speedup(self.curve, num_draft_tokens, acceptance, self.context)
 
-    def tables(self) -> Group:
-        return Group(
-            f"{heading(self.machine, self.model)}\n",
-            "Milliseconds per forward pass over M tokens, by tokens of context",
-            figures_table(*self.costs(), first="right"),
-            *self.padding(),
-            f"\n{self._about_thresholds}",
-            figures_table(*self._thresholds(), first="right"),
-            f"\nRollback: {self.model['after_rejection']}",
-            f"\n{self.payoff}",
-        )
+    @property
+    def heading(self) -> str:
+        return heading(self.machine, self.model)
 
     def markdown(self) -> list[str]:
         return [

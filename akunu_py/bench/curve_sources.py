@@ -99,6 +99,5 @@ def _published(data: dict[str, Any]) -> NamedCurve:
 
 def about_lines(curves: Sequence[NamedCurve]) -> Iterator[str]:
     """One line for each curve: its name, what it was measured on, and by whom."""
-    width = max(len(curve.name) for curve in curves)
     for curve in curves:
-        yield f"{curve.name:<{width}}  {curve.about} ({curve.source})"
+        yield f"- {curve.name}: {curve.about} ({curve.source})"

@@ -25,6 +25,7 @@ from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import (
     FORCED,
     OWN,
+    SHOWN_NAMES,
     SpeedupReport,
     contest,
     make_tasks,
@@ -203,7 +204,7 @@ class DeviceReport:
             "near-tie.",
             identity_table(self.identity.prompts, self.identity.differences, _OTHERS),
         ]
-        speed = ["## Speed", *self.speedup.markdown()] if self.speedup else []
+        speed = ["## Speed", *self.speedup.markdown(SHOWN_NAMES)] if self.speedup else []
         rows = [[check.step, check.what, check.found, check.expected] for check in self.checks]
         hour = ["## The first hour", "Steps 4 to 8 of `docs/macs.md`."]
         hour.append(markdown_table(["step", "what", "found", "expected"], rows))

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.memory import installed_bytes
@@ -95,21 +93,6 @@ def machine_line(machine: dict[str, Any]) -> str:
 def heading(machine: dict[str, Any], model: dict[str, Any]) -> str:
     """The model and the machine in one line."""
     return f"{model['name']}, {model['layout']} weights; {machine_line(machine)}"
-
-
-def figures_table(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]] = (),
-    *,
-    first: Literal["left", "right"] = "left",
-) -> Table:
-    """A table to be printed by rich; `first` aligns its first column, the others are figures."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else first, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-
 from akunu_py.bench.curve_sources import NamedCurve, about_lines
-from akunu_py.bench.measurement import Progress, figures_table
+from akunu_py.bench.measurement import Progress, markdown_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
 from akunu_py.drafting import AUTO_DRAFTER, MAKERS
 from akunu_py.drafting.auto import AutoDrafter
@@ -27,14 +24,9 @@ FindDrafter = Callable[[str], Callable[[], Drafter]]
 
 _NO_MEMORIES: Final[Mapping[str, Segment]] = MappingProxyType({})
 _HEADS: Final = (
-    "",
-    "predicted\nspeedup",
-    "tokens\nper pass",
-    "forward\npasses",
-    "\ndrafted",
-    "\naccepted",
-    "accept-\nance",
-)
+    "", "predicted speedup", "tokens per pass", "forward passes", "drafted", "accepted",
+    "acceptance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -123,8 +115,12 @@ class ReplayReport:
             "rows": [row.as_json() for row in self.rows],
         }
 
-    def tables(self) -> Group:
-        parts: list[RenderableType] = []
+    @property
+    def heading(self) -> str:
+        return "Nothing here was measured: speedups are predicted"
+
+    def markdown(self) -> list[str]:
+        parts: list[str] = []
         for kind, cases in self.sets.items():
             tokens = sum(len(case.reference) for case in cases)
             requests = "1 request" if len(cases) == 1 else f"{len(cases):,} requests"
@@ -132,23 +128,21 @@ class ReplayReport:
                 f"{kind}: {requests}, {tokens:,} tokens of known answers, "
                 f"{_repeated(cases):.0%} of their 4-grams occur earlier in the request",
                 self._table(kind),
-                "",
             ]
-        parts.append("Nothing here was measured: speedups are predicted from these costs:")
-        parts += (f"  {line}" for line in about_lines(self.curves))
+        parts += ["Costs:", "\n".join(about_lines(self.curves))]
         if len(self.curves) > 1:
             parts.append("--costs NAME takes one of them, and then also lists passes and drafts.")
-        return Group(*parts)
+        return parts
 
-    def _table(self, kind: str) -> Table:
+    def _table(self, kind: str) -> str:
         """All figures with the costs of one curve; with several, the predicted speedups."""
         rows = [row for row in self.rows if row.kind == kind]
         if len(self.curves) == 1:
-            return figures_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])
-        heads = [curve.name.replace("-", "-\n", 1) for curve in self.curves]
+            return markdown_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])
+        heads = [curve.name for curve in self.curves]
         alike = [rows[at : at + len(heads)] for at in range(0, len(rows), len(heads))]
-        return figures_table(
-            ["predicted\nspeedup", *heads],
+        return markdown_table(
+            ["predicted speedup", *heads],
             [(str(same[0].policy), *(row.figures[0] for row in same)) for same in alike],
         )
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
+from rich.markdown import Markdown
 
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.curve_sources import find_curves
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from akunu_py.bench.speedup import SpeedupReport
     from akunu_py.text.tokenizer import Tokenizer
 
-_MIN_COLUMNS: Final = 120
+_MIN_COLUMNS: Final = 160
 """Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
@@ -47,9 +48,11 @@ def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
     if settings.as_json:
         print(json.dumps(report.as_json()))
         return 0
-    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
     console.width = max(console.width, _MIN_COLUMNS)
-    console.print(report.tables())
+    with console.capture() as capture:
+        console.print(Markdown("\n\n".join([f"{report.heading}.", *report.markdown()])))
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     return 0
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.occurrences import Occurrences
+from akunu_py.drafting.occurrences import MAX_COMPARED, Occurrences
+from akunu_py.tokens import agreement
 
 SOLID_RUN: Final = 8
 """A shorter run may be a coincidence: it is not drafted from, nor searched for after it breaks."""
@@ -172,7 +173,7 @@ class Alignment:
                 best, best_distance, best_score = position, distance, score
         if best < 0:
             return None
-        length = min(self._occurrences.agreement(best), gap)
+        length = agreement(tokens, best, tokens[: -min(gap, MAX_COMPARED) - 1 : -1])
         return Resumption(anchor, best, length, best_distance)
 
     def _places(self, source: int, gap: int) -> Sequence[int]:

@@ -196,16 +196,6 @@ class Occurrences:
         """All indexes after a token equal to the last one, ascending; the last one is the end."""
         return self._after_one[self._last]
 
-    def agreement(self, position: int) -> int:
-        """How many tokens before `position` agree with the last ones, up to `MAX_COMPARED`."""
-        tokens = self.tokens
-        size = len(tokens)
-        most = min(MAX_COMPARED, position)
-        length = 0
-        while length < most and tokens[position - 1 - length] == tokens[size - 1 - length]:
-            length += 1
-        return length
-
     def bigram_affinity(self, before: int, token: int) -> int:
         others = len(self._after_one[before]) - (before == self._last)
         same = self._count_two[self._latest_two.get(before << _TOKEN_BITS ^ token, 0)]

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.evidence import recall_evidence
 from akunu_py.drafting.occurrences import Occurrences, key_of_four
-from akunu_py.tokens import FIRST_BOUNDARY
+from akunu_py.tokens import FIRST_BOUNDARY, agreement
 
 DEPTH: Final = 16
 """How long a match can be."""
@@ -215,14 +215,3 @@ def _holds(text: Occurrences, part: Sequence[int]) -> bool:
         key_of_four(*part[at : at + 4]) in text.latest_four
         for at in range(0, len(part) - 4, stride)
     )
-
-
-def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
-    """How many tokens before a place agree with recent ones, the last token first."""
-    length = 0
-    for token in recent if place >= len(recent) else recent[:place]:
-        place -= 1
-        if tokens[place] != token:
-            break
-        length += 1
-    return length

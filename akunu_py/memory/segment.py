@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.drafting.recall import DEPTH, agreement
+from akunu_py.drafting.recall import DEPTH
 from akunu_py.package import open_file, replacement
-from akunu_py.tokens import FIRST_BOUNDARY
+from akunu_py.tokens import FIRST_BOUNDARY, agreement
 
 END: Final = FIRST_BOUNDARY
 """Stands after the tokens of each document; no match and no continuation runs across it."""
@@ -162,21 +163,9 @@ class Segment:
 
     def _position(self, recent: Sequence[int]) -> int:
         """How many places are before a context in the order; `recent` is the last token first."""
-        tokens, order, wanted = self.tokens, self._order, len(recent)
-        low, high = 0, len(order) if recent else 0
-        while low < high:
-            middle = (low + high) >> 1
-            place, length = order[middle], 0
-            token = -1  # before the first token
-            while length < wanted and place:
-                place -= 1
-                token = tokens[place]
-                if token != recent[length]:
-                    break
-                token = -1
-                length += 1
-            if length < wanted and token < recent[length]:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        tokens, most = self.tokens, len(recent)
+
+        def before(place: int) -> list[int]:
+            return tokens[max(0, place - most) : place].tolist()[::-1]
+
+        return bisect_left(self._order, list(recent), key=before) if most else 0

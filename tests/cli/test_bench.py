@@ -58,9 +58,8 @@ class TestSpeedup:
     ) -> None:
         assert main(words) == 0
         out = capsys.readouterr().out
-        assert "mine: the model's own answers" in out
-        assert "mine: forced answers: the reference's tokens are taken" in out
-        assert out.count("auto + planner") >= 2
+        rows = {tuple(line.split()[:4]) for line in out.splitlines()}
+        assert {("mine", answers, "auto", "+") for answers in ("own", "forced")} <= rows
         assert "apart in the median" in out
 
     def test_it_prints_json(
@@ -111,8 +110,8 @@ class TestReplay:
             found[name] = [f"{row['predicted_speedup']:.2f}x" for row in rows]
         assert main([*words, "--costs", *found]) == 0
         out = capsys.readouterr().out
-        assert out.startswith("edits: 3 requests")
-        lines = [line.split() for line in out.splitlines() if line.startswith(("auto", "ngram"))]
+        assert "\nedits: 3 requests" in out
+        lines = [line.split() for line in out.splitlines() if line.startswith((" auto", " ngram"))]
         assert [tuple(line[-2:]) for line in lines] == list(zip(*found.values(), strict=True))
         assert "Nothing here was measured" in out
         assert "mlx/issues/3852" in out
@@ -143,7 +142,7 @@ class TestReplay:
     ) -> None:
         words[2] = str(edits.rename(edits.with_name("[red]mine :smile:.jsonl")))
         assert main([*words, "--costs", "m5-max"]) == 0
-        assert capsys.readouterr().out.startswith("[red]mine :smile:: 3 requests")
+        assert "[red]mine :smile:: 3 requests" in capsys.readouterr().out
 
     def test_a_line_that_is_not_a_sample_is_named(
         self, words: list[str], edits: Path, capsys: pytest.CaptureFixture[str]
