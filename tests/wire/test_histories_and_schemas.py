@@ -134,8 +134,8 @@ def test_a_bad_schema_loosens_no_other(live: LiveServer, name: str) -> None:
 
     tools = {"tools": [tool("bad", BAD[name]), tool("good", {"enum": [2]})]}
     asked: dict[str, Any] = {"messages": [GO_ON], "max_tokens": 400, "temperature": 0.9} | tools
-    for seed in range(4):
-        called = "bad" if seed % 2 else "good"
+    for seed in range(2):
+        called = "bad" if seed else "good"
         choice = {"tool_choice": {"type": "function", "function": {"name": called}}, "seed": seed}
         answer = live.post("/v1/chat/completions", asked | choice)
         warned = "names and types of the parameters of bad" in answer.headers.get("warning", "")
