@@ -131,11 +131,7 @@ class Option:
         return (self.name, *self.wire)
 
     def read_word(self, word: str) -> Any:
-        """The value that a word stands for; `on` and `off` for a switch.
-
-        Raises:
-            UnreadableWordError: if it stands for none.
-        """
+        """The value that a word stands for; `on` and `off` for a switch."""
         if self.is_switch:
             return on_or_off(word)
         value = (self.read or text)(word)

@@ -26,9 +26,8 @@ from akunu_py.stats import Stats
 
 @dataclass(frozen=True)
 class Task:
-    """A request of a workload, and how to answer it.
-
-    If it is forced, the tokens of the reference replace the model's choices, up to `max_tokens`.
+    """A request of a workload. If it is `forced`, the tokens of its reference replace the model's
+    choices, up to `max_tokens`.
     """
 
     kind: str

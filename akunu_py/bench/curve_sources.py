@@ -20,9 +20,8 @@ HERE: Final = "here"
 
 @dataclass(frozen=True)
 class NamedCurve:
-    """A curve, and what it was measured on and by whom.
-
-    The unit of time of a `relative` one is a pass over one token, instead of a second.
+    """A curve, and what it was measured on and by whom. The unit of time of a `relative` one is a
+    pass over one token, instead of a second.
     """
 
     name: str
@@ -63,11 +62,8 @@ def measured_curves(model: str, store: CostStore | None = None) -> list[NamedCur
 
 
 def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
-    """The curves that words name: published ones, or `here` for a model's own; without words, every
-    published curve and this machine's.
-
-    Raises:
-        InvalidRequestError: if a curve is not found.
+    """The curves that words name: published ones, or `here` for a model's own; without words, all
+    of them. An unknown name is refused.
     """
     published, here = published_curves(), measured_curves(model)[:1]
     if not words:

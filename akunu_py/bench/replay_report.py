@@ -31,9 +31,8 @@ _HEADS: Final = (
 
 @dataclass(frozen=True)
 class Policy:
-    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner.
-
-    With `recalls`, it also drafts from the memory of a project.
+    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner. With
+    `recalls`, it also drafts from the memory of a project.
     """
 
     drafter: str

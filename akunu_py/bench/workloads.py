@@ -51,9 +51,8 @@ def make_workloads(count: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
 
 
 def held_out(path: str) -> bool:
-    """Whether a file of the library, by its path in it, was kept out of `ember`'s training.
-
-    The rule is the one of `models/training/corpus.py`.
+    """Whether a file of the library, by its path in it, was kept out of `ember`'s training, by
+    the rule of `models/training/corpus.py`.
     """
     digest = hashlib.blake2b(f"python-stdlib/{path}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % 100 < _HELD_OUT_PERCENT

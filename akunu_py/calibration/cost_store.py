@@ -39,11 +39,8 @@ _OTHERWISE: Final = "m4-pro-8b"
 class CostKey:
     """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
-    Attributes:
-        akunu: the version of this engine, which may run a model faster than an earlier one.
-        fingerprint: a hash of the model's configuration.
-        kv_cache: how its keys and values are quantized or bounded.
-        saves_power: whether a Mac was in Low Power Mode.
+    `akunu` is the version of this engine, which may run a model faster than an earlier one;
+    `fingerprint` is a hash of the model's configuration.
     """
 
     device: str

@@ -85,10 +85,8 @@ def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
 
 
 class ForwardTimes:
-    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
+    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them. A
+    model whose cache cannot be rolled back is refused.
     """
 
     def __init__(self, model: TargetModel, context: int) -> None:

@@ -27,11 +27,7 @@ def measure_costs_with_bar(
     engine: "Engine", seconds: float | None = None, contexts: Sequence[int] | None = None
 ) -> "CostCurve":
     """Measures what forward passes cost now, and stores it for the engine's planner; None stands
-    for the usual time and context lengths.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
-        BackendError: if the machine is too busy.
+    for the usual time and context lengths. See `measure_and_store` for the errors.
     """
     from akunu_py.calibration.measure import BUDGET_S, measure_and_store  # noqa: PLC0415
 

@@ -86,11 +86,8 @@ class Invocation:
 
 
 def parse(words: Sequence[str]) -> Invocation:
-    """Reads the words after the program's name.
-
-    Raises:
-        InvalidRequestError: if they make no sense; the text says which one, and where to look.
-        SystemExit: after `--help` or `--version` has been printed.
+    """Reads the words after the program's name. An InvalidRequestError says which of them makes no
+    sense, and where to look; `--help` and `--version` end the program.
     """
     parser = _make_parser()
     if not words:
@@ -118,9 +115,8 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A question that names what the user may have meant; empty if no name is similar.
-
-    A name that begins with the word, or that the word begins with, is preferred.
+    """A question with the names that are meant: first those that begin like the word, or it like
+    them. It is empty if no name is similar.
     """
     from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
 

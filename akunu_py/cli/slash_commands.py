@@ -67,13 +67,8 @@ class SlashCommand:
 
 
 def run_command(conversation: Conversation, line: str) -> Reply | None:
-    """Runs the command that a line calls; None if the line is a question.
-
-    A text of several lines is a question unless it begins with the name of a command.
-
-    Raises:
-        AkunuError: if there is no such command, its words cannot be read, or it fails.
-        LeaveChatError: if the command is to leave.
+    """Runs the command that a line calls; None if the line is a question, as text of several lines
+    is unless it begins with the name of a command. `LeaveChatError` ends the chat.
     """
     if not line.startswith("/"):
         return None

@@ -29,11 +29,8 @@ _FIRST_CAPACITY: Final = 2048
 
 class DraftModel:
     """A model to draft with, and a cache that remembers which tokens it holds. Whoever got it from
-    `lend` sets `in_use` to False afterwards.
-
-    Raises:
-        InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
-            cannot be rolled back.
+    `lend` sets `in_use` to False afterwards. A model with another tokenizer, or whose cache
+    cannot be rolled back, is refused.
     """
 
     def __init__(self, model: TargetModel, target: TargetModel) -> None:

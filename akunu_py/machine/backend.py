@@ -69,9 +69,8 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Backend:
-    """What this machine computes with.
-
-    `blas` is `mkl`, `openblas` or `reference` on a Linux CPU, and uses this many threads at first.
+    """What this machine computes with. `blas` is `mkl`, `openblas` or `reference` on a Linux CPU,
+    and uses this many threads at first.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -146,9 +145,6 @@ class Backend:
         On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights,
         of `dense_bytes`, are faster if they fit in memory. A GPU reads fewer bytes of quantized
         ones.
-
-        Raises:
-            InvalidRequestError: if there is no layout `wanted`.
         """
         if wanted not in WEIGHT_LAYOUTS:
             raise InvalidRequestError(

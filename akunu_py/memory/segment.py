@@ -110,11 +110,8 @@ def _checksum(head: bytes, arrays: bytes | memoryview) -> int:
 
 class Segment:
     """A file that is open: its tokens, in which each document ends with an `END`, the `largest` id,
-    and the fingerprint of their tokenizer.
-
-    Raises:
-        DamagedSegmentError: if it is no segment, or not as it was written.
-        OSError: if it cannot be read.
+    and the fingerprint of their tokenizer. One that is not as it was written is a
+    `DamagedSegmentError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -137,11 +134,8 @@ class Segment:
 
     def nearest(self, context: Sequence[int], most: int) -> list[tuple[int, int]]:
         """The places, `most` at most, whose tokens before them agree longest with the end of a
-        context, of which the last `DEPTH` tokens count.
-
-        Returns:
-            The length of each match, 1 or more and the longest first, and its place: the index of
-            the token that follows.
+        context, of which the last `DEPTH` tokens count. Each is the length of the match, 1 or
+        more and the longest first, and the index of the token that follows.
         """
         recent = list(context[: -DEPTH - 1 : -1])
         tokens, order = self.tokens, self._order

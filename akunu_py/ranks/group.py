@@ -54,13 +54,9 @@ _UNLIKE: Final = (
 class Ranks:
     """This process's place among the ranks; rank 0 decides.
 
-    Args:
-        backend: MLX's name of what connects them.
-        timeout: seconds after which a rank that does not answer counts as lost.
-        sockets: the connections with the others, as far as they are known.
-
-    Attributes:
-        on_lost: called on any thread with the error, shortly before it ends the process.
+    `backend` is MLX's name of what connects them, and `sockets` are the connections with the
+    others, as far as they are known. A rank that does not answer for `timeout` seconds counts as
+    lost; `on_lost` is called on any thread with the error, shortly before it ends the process.
     """
 
     on_lost: Callable[[RankError], object] | None = None
@@ -100,10 +96,8 @@ class Ranks:
     def guard(self, limit: float | None = None) -> Generator[None, None, None]:
         """Surrounds code that may wait for other ranks, and ends the process if one is lost.
 
-        It may take `limit` seconds, or the timeout; a guard inside starts them again.
-
-        Raises:
-            RankError: if MLX reports a lost connection; the process ends shortly after it.
+        It may take `limit` seconds, or the timeout; a guard inside starts them again. A lost
+        connection that MLX reports is a `RankError`, and the process ends shortly after it.
         """
         before, self._waiting = self._waiting, (monotonic(), limit or self._timeout)
         try:

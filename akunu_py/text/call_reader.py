@@ -78,10 +78,8 @@ class CallReader:
         self.begun = self.done = False
 
     def feed(self, text: str) -> list[ToolCall | str]:
-        """Takes the next text; returns calls without arguments, and pieces of their arguments.
-
-        Raises:
-            ValueError: if the text is not what the layout says. It stays unread.
+        """Takes the next text; returns calls without arguments, and pieces of their arguments. A
+        text that is not what the layout says is a ValueError, and stays unread.
         """
         self.rest += text
         self.done = next(self._steps, True) is True
