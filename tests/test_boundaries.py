@@ -48,7 +48,7 @@ WITHOUT_MLX = (
     "planning/",
     "bench/replay.py",
     "bench/replay_report.py",
-    "bench/curve_sources.py",
+    "calibration/cost_store.py",
     "bench/measurement.py",
     "bench/samples.py",
     "decoding/draft_session.py",
@@ -66,7 +66,6 @@ WITHOUT_MLX = (
     "tokens.py",
     "errors.py",
     "machine/blas.py",
-    "machine/memory.py",
     "model/files.py",
     "text/stream.py",
 )
@@ -79,6 +78,7 @@ LOADS_WITHOUT_MLX = (
     "server/",
     "cli/",
     "machine/backend.py",
+    "machine/device_memory.py",
 )
 NEEDS_MLX = ("drafting/draft_model.py",)
 ABOVE_THE_LIBRARY = ("cli/", "server/", "bench/", "__main__.py")

@@ -13,7 +13,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.memory import installed_bytes
+from akunu_py.machine.device_memory import installed_bytes
 from akunu_py.package import write_atomically
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from akunu_py.bench.curve_sources import NamedCurve, about_lines
 from akunu_py.bench.measurement import Progress, markdown_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
+from akunu_py.calibration.cost_store import NamedCurve
 from akunu_py.drafting import AUTO_DRAFTER, MAKERS
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
@@ -128,7 +128,7 @@ class ReplayReport:
                 f"{_repeated(cases):.0%} of their 4-grams occur earlier in the request",
                 self._table(kind),
             ]
-        parts += ["Costs:", "\n".join(about_lines(self.curves))]
+        parts += ["Costs:", "\n".join(f"- {curve}" for curve in self.curves)]
         if len(self.curves) > 1:
             parts.append("--costs NAME takes one of them, and then also lists passes and drafts.")
         return parts

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.curve_sources import find_curves
 from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import MAX_REQUESTS, encode_samples, hold_out, read_samples
+from akunu_py.calibration.cost_store import find_curves
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar
 from akunu_py.cli.settings import (

@@ -15,7 +15,7 @@ from typing import Final, Literal, cast
 
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
-from akunu_py.machine.memory import free_memory_bytes
+from akunu_py.machine.device_memory import free_memory_bytes
 from akunu_py.machine.owner import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 from akunu_py.package import cache_folder, make_private
