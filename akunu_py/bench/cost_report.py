@@ -76,7 +76,8 @@ class CostReport:
             "Milliseconds per forward pass over M tokens, by tokens of context:",
             markdown_table(*self.costs()),
             *self.padding(),
-            f"{self._about_thresholds}:",
+            f"When drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
+            "num_draft_tokens needs to break even, and the speedup at other rates:",
             markdown_table(*self._thresholds()),
             f"{self.payoff} Rollback: {self.model['after_rejection']}.",
         ]
@@ -99,13 +100,6 @@ class CostReport:
             tokens = [few for few, many in padding.items() if many == size]
             spans.append(f"{tokens[0]}-{tokens[-1]} to {size}")
         return [f"Drafted rounds over few tokens are padded, which is faster: {', '.join(spans)}."]
-
-    @property
-    def _about_thresholds(self) -> str:
-        return (
-            f"When drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
-            "num_draft_tokens needs to break even, and the speedup at other rates"
-        )
 
     def _thresholds(self) -> _Cells:
         rows = []
