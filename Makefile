@@ -61,7 +61,7 @@ check: $(VENV)/.ready ## format, lint and types
 BENCH := $(BIN)/python -m benchmarks
 bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four hours)
 	$(BENCH).draw chat  # 10 s
-	$(BENCH).records cost --draw  # 1 min
+	$(BENCH).records cost  # 1 min
 	AKUNU_BLAS=none $(BENCH).identity --name identity_quantized --weights quantized --max-tokens 16  # 3 min, reference BLAS
 	$(BENCH).identity --name identity_drafters --drafters all --exact --max-tokens 16  # 5 min
 	$(BENCH).identity --name identity_dense --weights dense --drafters auto ngram  # 5 min
@@ -81,7 +81,7 @@ bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four
 	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min
 	$(BENCH).random_model $(WORK)/m109
 	$(BENCH).records speedup --name speedup_109m --model $(WORK)/m109 --workloads edit question novel --answers forced --prompts 3 --rounds 2 --drafter auto --num-draft-tokens auto  # 15 min
-	$(BENCH).records speedup --prompts 6 --rounds 2 --draw  # 25 min
+	$(BENCH).records speedup --prompts 6 --rounds 2  # 25 min
 ifneq ($(DATA),)
 	$(BENCH).seeds --text $(DATA)/tinyshakespeare/input.txt --plot benchmarks/results/seeds.svg > benchmarks/results/seeds.md  # 10 min
 	$(BENCH).project_memory --data $(DATA) --fit  # 15 min

@@ -115,31 +115,23 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Whether it takes no word."""
         return isinstance(self.default, bool)
 
     @property
     def word(self) -> str:
-        """The flag without dashes."""
         return (self.flag or "").lstrip("-")
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The ends of its range; infinite if it has none."""
         within = self.within
         return (within.least, within.most) if isinstance(within, Range) else (-math.inf, math.inf)
 
     @property
     def wire_names(self) -> tuple[str, ...]:
-        """The names of the field in requests to the server."""
         return (self.name, *self.wire)
 
     def read_word(self, word: str) -> Any:
-        """The value that a word stands for; `on` and `off` for a switch.
-
-        Raises:
-            UnreadableWordError: if it stands for none.
-        """
+        """The value that a word stands for; `on` and `off` for a switch."""
         if self.is_switch:
             return on_or_off(word)
         value = (self.read or text)(word)
@@ -221,11 +213,7 @@ def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
 
 
 def check_options(options: Any) -> None:
-    """Checks the numbers in a dataclass of options; for its `__post_init__`.
-
-    Raises:
-        InvalidRequestError: if one is not a number, or outside its range.
-    """
+    """Refuses what is not a number or outside its range; for `__post_init__`."""
     for name, declared in options_in(options.__class__).items():
         is_whole, within = declared.read is whole_number, declared.within
         if not (is_whole or declared.read is number or within):

@@ -94,11 +94,7 @@ class KVQuantization:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model to load, and how.
-
-    Raises:
-        InvalidRequestError: if a number is out of its range, or two options exclude each other.
-    """
+    """Which model to load, and how. Options that exclude each other are refused."""
 
     # fmt: off
     name: str = option(BUNDLED_MODEL, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the "
@@ -180,11 +176,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are chosen. The default is greedy; the filters work like mlx-lm's.
-
-    Raises:
-        InvalidRequestError: if a value is out of its range.
-    """
+    """How tokens are chosen. The default is greedy; the filters work like mlx-lm's."""
 
     # fmt: off
     temperature: float = option(0.0, "temperature", within=Range(0, _STRONGEST), flag="--temp",
@@ -257,12 +249,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """When a grammar holds for parts of an answer only: each begins with a mark that the model has
-    emitted, and ends where the grammar is complete.
-
-    Attributes:
-        mark: the text, or control tokens, that the grammar itself begins with.
-        once: whether the answer ends with the first part.
+    """When a grammar holds for parts of an answer only: each begins with a `mark`, text or control
+    tokens, with which the grammar itself begins and which the model has emitted, and ends where
+    the grammar is complete. The answer ends with the first part if it is allowed only `once`.
     """
 
     mark: str
@@ -314,11 +303,7 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool) -> Self:
-        """JSON that a schema describes.
-
-        Raises:
-            InvalidRequestError: if the schema cannot be written as JSON.
-        """
+        """JSON that a schema describes."""
         try:
             return cls("json_schema", json.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
@@ -341,12 +326,7 @@ def _schema_file(word: str) -> Grammar:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of a request.
-
-    Raises:
-        InvalidRequestError: if a number is out of its range, a stop string is empty, or a prompt is
-            scored without log-probabilities.
-    """
+    """The options of a request. What makes no sense is refused when they are made."""
 
     # fmt: off
     # None continues to the end of the context; 0 only computes the prompt's cache.

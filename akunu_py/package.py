@@ -27,10 +27,8 @@ def cache_folder() -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user alone whatever the umask.
-
-    Raises:
-        OSError: if there can be no such folder, or what is in it may be of other users.
+    """Makes a folder, and those above it that are missing, for this user alone whatever the umask;
+    an OSError if that is impossible, or what is in it may be of other users.
     """
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         with suppress(FileExistsError):  # another process has just made it
@@ -44,10 +42,8 @@ def make_private(folder: Path) -> None:
 
 
 def open_file(path: Path, *, own: bool = True) -> BinaryIO:
-    """Opens a regular file to be read; a link is not followed, and a pipe not waited for.
-
-    Raises:
-        OSError: if it is none; if it should be this user's `own`, also if others can write to it.
+    """Opens a regular file to be read; a link is not followed, and a pipe not waited for. An
+    OSError if it is none, or, if it should be this user's `own`, others can write to it.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     found = os.fstat(handle)  # of what was opened: the path may name something else by now
@@ -67,11 +63,7 @@ def _why_foreign(found: os.stat_result) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a text file in one step; see `replacement`.
-
-    Raises:
-        OSError: if it cannot be written; the old file is still there then.
-    """
+    """Replaces a text file in one step; see `replacement`."""
     with replacement(path) as file:
         file.write(text.encode())
 
@@ -81,11 +73,8 @@ def replacement(path: Path) -> Iterator[BinaryIO]:
     """A new file that takes the place of another one in one step, at the end of the block.
 
     After a crash there is the old file or the new one, and perhaps a part of the new one, named
-    `.NAME.` to `UNFINISHED`. A new file is readable only by the user; an existing one keeps its
-    mode.
-
-    Raises:
-        OSError: if it cannot be written; the old file is still there then.
+    `.NAME.` to `UNFINISHED`; after an OSError, the old one. A new file is readable only by the
+    user; an existing one keeps its mode.
     """
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     handle, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)

@@ -24,6 +24,17 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
     return min(shared, most)
 
 
+def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
+    """How many tokens before a place agree with recent ones, the last token first."""
+    length = 0
+    for token in recent if place >= len(recent) else recent[:place]:
+        place -= 1
+        if tokens[place] != token:
+            break
+        length += 1
+    return length
+
+
 def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
     """The references, each closed by a boundary, and then the prompt."""
     tokens: list[int] = []

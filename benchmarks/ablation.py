@@ -16,8 +16,8 @@ from statistics import fmean
 from typing import Any, Final
 from unittest.mock import patch
 
-from akunu_py.bench.curve_sources import NamedCurve, find_curves
 from akunu_py.bench.replay import ReplayCase, replay
+from akunu_py.calibration.cost_store import NamedCurve, find_curves
 from akunu_py.drafting import acceptance, alignment, auto, evidence, make_drafter, occurrences
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import Alignment, Rewrites

@@ -18,9 +18,11 @@ from random import Random
 from time import perf_counter
 from typing import Any, Final
 
+from matplotlib.figure import Figure
+
 import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
-from akunu_py.bench.measurement import Spread, describe_machine, machine_line, new_figure
+from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.workloads import make_workloads
@@ -192,7 +194,7 @@ def cases_of(engine: Engine, kind: str, tokens: int) -> list[ReplayCase]:
 def draw(rows: Sequence[Row], name: str) -> None:
     """Draws tokens per second over the number of requests, into `results/NAME.svg`."""
     panels = list(dict.fromkeys((row.model, row.kind) for row in rows))
-    figure = new_figure((4.2 * len(panels), 3.6))
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         own = [row for row in rows if (row.model, row.kind) == panel]
         places = range(len(own))

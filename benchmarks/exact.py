@@ -16,9 +16,9 @@ from typing import Any, Final
 import mlx.core as mx
 
 import akunu_py
-from akunu_py.bench.curve_sources import published_curves
 from akunu_py.bench.device_report import KINDS, Prompt, make_prompts
 from akunu_py.bench.measurement import describe_machine, machine_line
+from akunu_py.calibration.cost_store import published_curves
 from akunu_py.engine import Engine
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import BUNDLED_MODEL, Options, Sampling

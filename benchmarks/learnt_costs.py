@@ -16,7 +16,7 @@ from random import Random
 from statistics import fmean
 from typing import Final
 
-from akunu_py.bench.curve_sources import published_curves
+from akunu_py.calibration.cost_store import published_curves
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner

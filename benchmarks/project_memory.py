@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 import akunu_py
 from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
-from akunu_py.bench.curve_sources import published_curves
 from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
 from akunu_py.bench.replay_report import Policy, replay_policy
 from akunu_py.bench.samples import HeldOut, encode_samples, hold_out
+from akunu_py.calibration.cost_store import published_curves
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.drafting import auto
 from akunu_py.drafting.acceptance import AcceptanceRates

@@ -4,8 +4,7 @@
     python -m benchmarks.records speedup --prompts 6 --rounds 2
 
 A record is a Markdown file with the command that prints it again. This command records what
-`bench cost` or `bench speedup` finds, with their options; `--name NAME` calls it otherwise, and
-`--draw` also draws it.
+`bench cost` or `bench speedup` finds, with their options; `--name NAME` calls it otherwise.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from time import perf_counter
 from typing import Any, Final
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.measurement import Spread, heading, markdown_table, write_report
-from akunu_py.bench.speedup import SpeedupReport
+from akunu_py.bench.measurement import Spread, markdown_table, write_report
+from akunu_py.bench.speedup import SHOWN_NAMES, SpeedupReport
 from akunu_py.cli.bench import measure
 from akunu_py.cli.parser import parse
 from akunu_py.errors import InvalidRequestError
@@ -126,14 +125,12 @@ def main() -> None:
         place = words.index("--name")
         name = words[place + 1]
         del words[place : place + 2]
-    draws = "--draw" in words
-    report = measure(parse(["bench", *(word for word in words if word != "--draw")]).settings)
+    report = measure(parse(["bench", *words]).settings)
     assert isinstance(report, CostReport | SpeedupReport)
-    if draws:
-        report.draw(RESULTS / f"{name}.svg")
     title = "What a forward pass costs" if words[0] == "cost" else "Speedup over mlx-lm"
-    parts = [f"{heading(report.machine, report.model)}.", *report.markdown()]
-    record(name, title, "\n\n".join(parts))
+    shown = (SHOWN_NAMES,) if isinstance(report, SpeedupReport) else ()
+    parts = report.markdown(*shown)
+    record(name, title, "\n\n".join([f"{report.heading}.", *parts]))
 
 
 if __name__ == "__main__":

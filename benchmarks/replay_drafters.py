@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from akunu_py.bench.curve_sources import NamedCurve, about_lines, find_curves
 from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
+from akunu_py.calibration.cost_store import NamedCurve, find_curves
 from akunu_py.model.loading import load_tokenizer
 from benchmarks.baselines import ALL_DRAFTERS, drafters_for
 from benchmarks.records import markdown_table, options_of, progress_line, record
@@ -80,7 +80,7 @@ def describe(report: ReplayReport) -> str:
     body = [
         "Nothing here was measured: speedups over plain pipelined decoding are predictions from "
         f"costs of forwards. Tokenizer: {report.tokenizer}.",
-        "\n".join(f"- {line}" for line in about_lines(report.curves)),
+        "\n".join(f"- {curve}" for curve in report.curves),
         "A cell of a set's second table: the predicted speedup with the planner / with the best "
         f"fixed num_draft_tokens of {', '.join(map(str, LENGTHS))}, which is named in brackets. A "
         "cell of its third table: tokens per forward with that fixed num_draft_tokens (drafted "

@@ -12,8 +12,12 @@ import pytest
 from akunu_py.errors import BackendError
 from akunu_py.machine import backend
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.device_memory import free_device_bytes, wire_weights
-from akunu_py.machine.memory import free_memory_bytes, installed_bytes
+from akunu_py.machine.device_memory import (
+    free_device_bytes,
+    free_memory_bytes,
+    installed_bytes,
+    wire_weights,
+)
 from akunu_py.package import CACHE_VARIABLE, cache_folder
 from tests.metal import IS_SIMULATED
 

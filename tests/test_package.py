@@ -71,4 +71,4 @@ def test_costs_are_not_read_from_a_pipe(tmp_path: Path) -> None:
     store = CostStore(tmp_path)
     os.mkfifo(store.path(KEY))
     assert store.load(KEY) is None
-    assert store.entries() == []
+    assert store.curves_of(KEY.model) == []

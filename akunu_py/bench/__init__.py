@@ -1,1 +1,1 @@
-"""What `bench` measures: cost, speedup, replay; tables, JSON and plots."""
+"""What `bench` measures: cost, speedup, replay; tables and JSON."""

@@ -26,9 +26,8 @@ from akunu_py.stats import Stats
 
 @dataclass(frozen=True)
 class Task:
-    """A request of a workload, and how to answer it.
-
-    If it is forced, the tokens of the reference replace the model's choices, up to `max_tokens`.
+    """A request of a workload. If it is `forced`, the tokens of its reference replace the model's
+    choices, up to `max_tokens`.
     """
 
     kind: str
@@ -154,6 +153,6 @@ class ForcedSampler(Sampler):
 
 
 def _in_place_of(chosen: mx.array, wanted: Sequence[int]) -> mx.array:
-    """The wanted tokens, computed from the chosen ones; 0 past their end."""
+    """The wanted tokens; computed from the chosen ones, so that these are computed."""
     padded = [*wanted, *[0] * (chosen.size - len(wanted))]
     return mx.maximum(chosen * 0, mx.array(padded, dtype=chosen.dtype))

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Group
-
-from akunu_py.bench.measurement import (
-    figures_table,
-    heading,
-    markdown_table,
-    new_figure,
-    title_of,
-)
+from akunu_py.bench.measurement import heading, markdown_table
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.theory import (
     Payoff,
     assess,
     break_even,
-    expected_accepted,
     predicted_speedup,
 )
 
 DRAFT_LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 ACCEPTANCES: Final = (0.5, 0.7, 0.9, 1.0)
-THEORY_ACCEPTANCES: Final = (0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 _Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """The heads and the rows of a table."""
@@ -35,15 +24,11 @@ _Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 @dataclass(frozen=True)
 class CostReport:
-    """A curve and what follows from it; machine and model as `measurement.py` describes them.
-
-    `alone` has the costs of one rank with the whole model, if `curve` has those of several.
-    """
+    """A curve and what follows from it; machine and model as `measurement.py` describes them."""
 
     machine: dict[str, Any]
     model: dict[str, Any]
     curve: CostCurve
-    alone: CostCurve | None = None
 
     @property
     def context(self) -> int:
@@ -60,8 +45,7 @@ class CostReport:
         return assess(self.curve, self.context, max(self.lengths, default=1))
 
     def as_json(self) -> dict[str, Any]:
-        alone = {} if self.alone is None else {"alone": self.alone.as_json()}
-        return alone | {
+        return {
             "machine": self.machine,
             "model": self.model,
             "curve": self.curve.as_json(),
@@ -77,43 +61,23 @@ class CostReport:
                 }
                 for length in self.lengths
             ],
-            "expected_accepted": {
-                str(length): {
-                    str(acceptance): round(expected_accepted(length, acceptance), 4)
-                    for acceptance in THEORY_ACCEPTANCES
-                }
-                for length in DRAFT_LENGTHS
-            },
             "payoff": asdict(self.payoff) | {"sentence": str(self.payoff)},
         }
 
     def speedup(self, num_draft_tokens: int, acceptance: float) -> float:
         return predicted_speedup(self.curve, num_draft_tokens, acceptance, self.context)
 
-    def tables(self) -> Group:
-        alone: list[str] = []
-        if self.alone is not None:
-            alone = ["\nOne rank alone, with the whole model:", *curve_lines(self.alone)]
-        return Group(
-            f"{heading(self.machine, self.model)}\n",
-            "Milliseconds per forward pass over M tokens, by tokens of context",
-            figures_table(*self.costs(), first="right"),
-            *self.padding(),
-            *alone,
-            f"\n{self._about_thresholds}",
-            figures_table(*self._thresholds(), first="right"),
-            f"\nRollback: {self.model['after_rejection']}",
-            "\nTheory: accepted tokens per round of D draft tokens, E = sum k a^k (1 - a) + D a^D",
-            figures_table(*_theory(), first="right"),
-            f"\n{self.payoff}",
-        )
+    @property
+    def heading(self) -> str:
+        return heading(self.machine, self.model)
 
     def markdown(self) -> list[str]:
         return [
             "Milliseconds per forward pass over M tokens, by tokens of context:",
             markdown_table(*self.costs()),
             *self.padding(),
-            f"{self._about_thresholds}:",
+            f"When drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
+            "num_draft_tokens needs to break even, and the speedup at other rates:",
             markdown_table(*self._thresholds()),
             f"{self.payoff} Rollback: {self.model['after_rejection']}.",
         ]
@@ -137,13 +101,6 @@ class CostReport:
             spans.append(f"{tokens[0]}-{tokens[-1]} to {size}")
         return [f"Drafted rounds over few tokens are padded, which is faster: {', '.join(spans)}."]
 
-    @property
-    def _about_thresholds(self) -> str:
-        return (
-            f"When drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
-            "num_draft_tokens needs to break even, and the speedup at other rates"
-        )
-
     def _thresholds(self) -> _Cells:
         rows = []
         for length in self.lengths:
@@ -152,27 +109,6 @@ class CostReport:
             pays = "never" if threshold is None else f"{threshold:.0%}"
             rows.append((str(length), pays, *(f"{speedup:.2f}x" for speedup in speedups)))
         return ("num_draft_tokens", "break-even", *(f"at {a:.0%}" for a in ACCEPTANCES)), rows
-
-    def draw(self, path: Path) -> None:
-        figure = new_figure((10, 4.2), title_of(self.model, self.machine))
-        costs, thresholds = figure.subplots(1, 2)
-        sizes = range(1, self.curve.longest + 1)
-        for level in self.curve.levels:
-            seconds = [1e3 * self.curve.verify_s(size, level.context) for size in sizes]
-            (line,) = costs.plot(sizes, seconds, label=f"context {level.context:,}")
-            measured = [(size, 1e3 * seconds) for size, seconds in level.verify_s]
-            costs.plot(*zip(*measured, strict=True), ".", color=line.get_color())
-        step = 1e3 * self.curve.decode_s(self.context)
-        costs.axhline(step, linestyle=":", color="grey", label="pipelined step")
-        costs.set_ylim(0)
-        costs.set(title="A forward pass", xlabel="M, tokens in the pass", ylabel="ms")
-        costs.legend(fontsize="small")
-        known = [(n, break_even(self.curve, n, self.context)) for n in sizes[:-1]]
-        paying = [(drafts, rate) for drafts, rate in known if rate is not None]
-        thresholds.plot([drafts for drafts, _ in paying], [rate for _, rate in paying])
-        thresholds.set_ylim(0, 1)
-        thresholds.set(title="When drafts pay", xlabel="num_draft_tokens", ylabel="break-even")
-        figure.savefig(path, dpi=150)
 
 
 def curve_lines(curve: CostCurve) -> Iterator[str]:
@@ -189,11 +125,3 @@ def curve_lines(curve: CostCurve) -> Iterator[str]:
             f"{1e3 * curve.decode_s(level.context):.2f} ms; "
             f"forward passes of {', '.join([f'1 token {single:.2f}', *costs])} ms"
         )
-
-
-def _theory() -> _Cells:
-    rows = []
-    for length in DRAFT_LENGTHS:
-        values = (expected_accepted(length, acceptance) for acceptance in THEORY_ACCEPTANCES)
-        rows.append((str(length), *(f"{value:.2f}" for value in values)))
-    return ("D", *(f"a = {acceptance:g}" for acceptance in THEORY_ACCEPTANCES)), rows

@@ -25,6 +25,7 @@ from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import (
     FORCED,
     OWN,
+    SHOWN_NAMES,
     SpeedupReport,
     contest,
     make_tasks,
@@ -102,7 +103,6 @@ def mlx_lm_answer(engine: Engine, prompt: list[int], max_tokens: int) -> list[in
 
 
 def _top_2_gap(engine: Engine, tokens: list[int]) -> float:
-    """By a single-token forward."""
     cache = engine.model.make_cache(len(tokens))
     engine.model.prefill(tokens[:-1], cache)
     logits = engine.model.forward(mx.array(tokens[-1:]), cache)[0].astype(mx.float32)
@@ -204,7 +204,7 @@ class DeviceReport:
             "near-tie.",
             identity_table(self.identity.prompts, self.identity.differences, _OTHERS),
         ]
-        speed = ["## Speed", *self.speedup.markdown()] if self.speedup else []
+        speed = ["## Speed", *self.speedup.markdown(SHOWN_NAMES)] if self.speedup else []
         rows = [[check.step, check.what, check.found, check.expected] for check in self.checks]
         hour = ["## The first hour", "Steps 4 to 8 of `docs/macs.md`."]
         hour.append(markdown_table(["step", "what", "found", "expected"], rows))
@@ -233,7 +233,6 @@ def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceR
 
 
 def _check_identity(engine: Engine, cost: CostReport, progress: Progress) -> tuple[Identity, bool]:
-    """The comparison of greedy answers, and whether it was not interrupted."""
     count = _PROMPTS * len(KINDS)
     max_tokens = _affordable(_IDENTITY_S, (1 + len(_OTHERS)) * count, cost, _IDENTITY_TOKENS)
     prompts = make_prompts(engine, _PROMPTS, max_tokens)
@@ -260,7 +259,6 @@ def _answer(engine: Engine, prompt: Prompt, options: Options) -> list[int]:
 
 
 def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> SpeedupReport:
-    """How fast mlx-lm, plain decoding and the default answer, by themselves and forced."""
     contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("auto")]
     samples = make_workloads(_REQUESTS, _WORKLOADS)
     answers = 2 * len(_WORKLOADS) * (1 + _REQUESTS * _TURNS) * len(contestants)

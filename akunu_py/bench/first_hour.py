@@ -79,7 +79,6 @@ def _costs_are_kept(engine: Engine, cost: CostReport) -> Check:
 
 
 def _plain_speed(engine: Engine, sampling: Sampling, name: str) -> Check:
-    """Without drafts, against mlx-lm, in turns."""
     tokens = min(_TOKENS, engine.context_limit // 2)
     samples = make_workloads(1, ("novel",))
     (case,) = encode_samples(engine.tokenizer, samples, room=engine.context_limit - tokens)["novel"]

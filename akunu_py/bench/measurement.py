@@ -1,4 +1,4 @@
-"""What all reports share: the machine, medians with quartiles, tables, pictures, and files."""
+"""What all reports share: the machine, medians with quartiles, tables, and files."""
 
 from __future__ import annotations
 
@@ -10,25 +10,19 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.table import Table
-
-from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.memory import installed_bytes
+from akunu_py.machine.device_memory import installed_bytes
 from akunu_py.package import write_atomically
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from akunu_py.engine import Engine
 
 Progress = Callable[[int, int], None]
 """Called with the work done and the work in total, in requests."""
 
 _MIN_FOR_QUARTILES: Final = 4
-_PICTURES: Final = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -101,21 +95,6 @@ def heading(machine: dict[str, Any], model: dict[str, Any]) -> str:
     return f"{model['name']}, {model['layout']} weights; {machine_line(machine)}"
 
 
-def figures_table(
-    heads: Sequence[str],
-    rows: Iterable[Sequence[str]] = (),
-    *,
-    first: Literal["left", "right"] = "left",
-) -> Table:
-    """A table to be printed by rich; `first` aligns its first column, the others are figures."""
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for index, head in enumerate(heads):
-        table.add_column(head, justify="right" if index else first, no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table; cells are converted to text."""
     lines = [columns, ["---"] * len(columns), *rows]
@@ -129,40 +108,3 @@ def write_report(stem: Path, title: str, parts: Iterable[str], found: Any = None
     if found is not None:
         write_atomically(stem.with_name(f"{stem.name}.json"), json.dumps(found, indent=1) + "\n")
     return text
-
-
-def check_can_plot(path: Path) -> None:
-    """Checks before anything is measured that a picture can be drawn.
-
-    Raises:
-        InvalidRequestError: if matplotlib is missing or the name has another ending.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise InvalidRequestError(
-            "Plots need matplotlib, which is not installed: pip install 'akunu-py[plot]'."
-        ) from error
-    if path.suffix.lower() not in _PICTURES:
-        raise InvalidRequestError(
-            f"A plot cannot be written as {path.name}; end its name with .png, .svg or .pdf."
-        )
-    if not path.parent.is_dir():
-        raise InvalidRequestError(f"There is no folder {path.parent} to write a plot to.")
-
-
-def new_figure(inches: tuple[float, float], title: str = "") -> Figure:
-    """An empty figure, drawn without a screen."""
-    from matplotlib.figure import Figure  # noqa: PLC0415  (only if a picture is requested)
-
-    figure = Figure(figsize=inches, layout="constrained")
-    figure.suptitle(title)
-    return figure
-
-
-def title_of(model: dict[str, Any], machine: dict[str, Any]) -> str:
-    """The model and the machine, short enough for a picture."""
-    return (
-        f"{model['name']}, {model['layout']} weights, on {machine['chip']} "
-        f"({machine['device']}, mlx {machine['mlx']})"
-    )

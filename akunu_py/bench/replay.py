@@ -28,10 +28,7 @@ _CONTEXT_GRAIN: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ReplayCase:
-    """A request, and the ids that a target would answer with.
-
-    Drafts are cut after an end token, as the engine cuts them.
-    """
+    """A request, and the ids of its answer. Drafts are cut after end tokens, as in the engine."""
 
     prompt: Sequence[int]
     reference: Sequence[int]
@@ -104,10 +101,7 @@ class ReplayResult:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def predicted_speedup(self, curve: CostCurve) -> float:
-        """The time of this many pipelined steps, divided by the time of the rounds.
-
-        Only forward passes count, not drafting and detokenizing.
-        """
+        """The time of this many pipelined steps over that of the rounds: of forward passes only."""
         if not self.rounds:
             return 1.0
         spent = sum(count * shape.seconds(curve) for shape, count in self.rounds.items())

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-
-from akunu_py.bench.curve_sources import NamedCurve, about_lines
-from akunu_py.bench.measurement import Progress, figures_table, new_figure
+from akunu_py.bench.measurement import Progress, markdown_table
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share, replay
+from akunu_py.calibration.cost_store import NamedCurve
 from akunu_py.drafting import AUTO_DRAFTER, MAKERS
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
@@ -28,21 +24,15 @@ FindDrafter = Callable[[str], Callable[[], Drafter]]
 
 _NO_MEMORIES: Final[Mapping[str, Segment]] = MappingProxyType({})
 _HEADS: Final = (
-    "",
-    "predicted\nspeedup",
-    "tokens\nper pass",
-    "forward\npasses",
-    "\ndrafted",
-    "\naccepted",
-    "accept-\nance",
-)
+    "", "predicted speedup", "tokens per pass", "forward passes", "drafted", "accepted",
+    "acceptance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner.
-
-    With `recalls`, it also drafts from the memory of a project.
+    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner. With
+    `recalls`, it also drafts from the memory of a project.
     """
 
     drafter: str
@@ -124,8 +114,12 @@ class ReplayReport:
             "rows": [row.as_json() for row in self.rows],
         }
 
-    def tables(self) -> Group:
-        parts: list[RenderableType] = []
+    @property
+    def heading(self) -> str:
+        return "Nothing here was measured: speedups are predicted"
+
+    def markdown(self) -> list[str]:
+        parts: list[str] = []
         for kind, cases in self.sets.items():
             tokens = sum(len(case.reference) for case in cases)
             requests = "1 request" if len(cases) == 1 else f"{len(cases):,} requests"
@@ -133,45 +127,21 @@ class ReplayReport:
                 f"{kind}: {requests}, {tokens:,} tokens of known answers, "
                 f"{_repeated(cases):.0%} of their 4-grams occur earlier in the request",
                 self._table(kind),
-                "",
             ]
-        parts.append("Nothing here was measured: speedups are predicted from these costs:")
-        parts += (f"  {line}" for line in about_lines(self.curves))
+        parts += ["Costs:", "\n".join(f"- {curve}" for curve in self.curves)]
         if len(self.curves) > 1:
             parts.append("--costs NAME takes one of them, and then also lists passes and drafts.")
-        return Group(*parts)
+        return parts
 
-    def draw(self, path: Path) -> None:
-        """Draws a panel for each set: the predicted speedup of each policy, for every curve."""
-        kinds, names = list(self.sets), [curve.name for curve in self.curves]
-        figure = new_figure(
-            (3 + 1.1 * len(names), 1 + 2.8 * len(kinds)), "Predicted from cost curves, not measured"
-        )
-        panels = figure.subplots(len(kinds), 1, squeeze=False)[:, 0]
-        for axes, kind in zip(panels, kinds, strict=True):
-            rows = [row for row in self.rows if row.kind == kind]
-            policies = list(dict.fromkeys(str(row.policy) for row in rows))
-            width = 0.8 / len(policies)
-            for index, policy in enumerate(policies):
-                found = {row.curve.name: row.speedup for row in rows if str(row.policy) == policy}
-                places = [place + (index + 0.5) * width - 0.4 for place in range(len(names))]
-                axes.bar(places, [found[name] for name in names], width, label=policy)
-            axes.axhline(1.0, linestyle=":", color="grey")
-            axes.set_xticks(range(len(names)), names, rotation=20)
-            axes.set(title=kind, ylabel="predicted speedup")
-            axes.legend(fontsize="small")
-        figure.savefig(path, dpi=150)
-
-    def _table(self, kind: str) -> Table:
-        """A line for each policy: all figures with the costs of one curve, the predicted speedups
-        with those of several."""
+    def _table(self, kind: str) -> str:
+        """All figures with the costs of one curve; with several, the predicted speedups."""
         rows = [row for row in self.rows if row.kind == kind]
         if len(self.curves) == 1:
-            return figures_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])
-        heads = [curve.name.replace("-", "-\n", 1) for curve in self.curves]
+            return markdown_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])
+        heads = [curve.name for curve in self.curves]
         alike = [rows[at : at + len(heads)] for at in range(0, len(rows), len(heads))]
-        return figures_table(
-            ["predicted\nspeedup", *heads],
+        return markdown_table(
+            ["predicted speedup", *heads],
             [(str(same[0].policy), *(row.figures[0] for row in same)) for same in alike],
         )
 
@@ -242,7 +212,6 @@ def replay_policies(
 
 
 def _repeated(cases: Sequence[ReplayCase]) -> float:
-    """The mean share of repeated 4-grams, by tokens."""
     tokens = sum(len(case.reference) for case in cases)
     weighted = sum(repeated_share(case) * len(case.reference) for case in cases)
     return weighted / tokens if tokens else 0.0

@@ -61,10 +61,8 @@ class Sample:
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """The samples in a file of JSON lines, gzipped or not; blank lines are skipped.
-
-    Raises:
-        InvalidRequestError: if the file cannot be read, or a line is no sample (with its number).
+    """The samples in a file of JSON lines, gzipped or not; blank lines are skipped. A line that is
+    no sample is refused with its number.
     """
     kind = path.name.removesuffix(".gz").removesuffix(".jsonl")
     try:
@@ -85,7 +83,6 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def _sample_of(data: Any, kind: str) -> Sample:
-    """The sample in the object of a line, if that has one of `FORMS`."""
     match data:
         case {"messages": messages}:
             return _read_chat(messages, kind)
@@ -103,13 +100,10 @@ def _sample_of(data: Any, kind: str) -> Sample:
 
 
 def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
-    """A sample as a model with this tokenizer sees it.
+    """A sample as a model with this tokenizer sees it; a gap needs one that fills gaps.
 
     A conversation is rendered with the chat template; without one, its messages are joined. An
     answer ends with an end token; the continuation of plain text does not.
-
-    Raises:
-        InvalidRequestError: if it has a gap and the model cannot fill gaps.
     """
     from akunu_py.text.fim import FillRequest, fill_prompt  # noqa: PLC0415  (loads libraries)
 
@@ -187,12 +181,9 @@ class HeldOut:
 def hold_out(
     project: Path, tokenizer: Tokenizer, folder: Path, *, most: int = MAX_REQUESTS
 ) -> HeldOut:
-    """Divides a project; takes `most` requests, at random.
+    """Divides a project; takes `most` requests, at random, and refuses one that has none.
 
     The memory is written to `folder`, which must stay until the end of the replay.
-
-    Raises:
-        InvalidRequestError: if it has too few files that can be read, or no request.
     """
     left_out, draw = LeftOut(), Random(0)
     read = ((file.name, read_source(file, left_out)) for file in source_files(project, left_out))

@@ -7,25 +7,20 @@ answer, and the baseline's answer to the same request in the same turn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final
-
-from rich.console import Group, RenderableType
 
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
 from akunu_py.bench.measurement import (
     Progress,
     Spread,
-    figures_table,
     heading,
     markdown_table,
-    new_figure,
-    title_of,
 )
 from akunu_py.bench.replay import ReplayCase, ReplayResult, repeated_share
 from akunu_py.engine import Engine
@@ -42,22 +37,13 @@ SAMPLED: Final = frozenset({"novel"})
 
 SHOWN_NAMES: Final = {"plain": "no drafts", "auto + planner": "default"}
 """The contestants in records, and what these call them."""
+EVERYONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _ABOUT: Final = {
     OWN: "the model's own answers",
     FORCED: "forced answers: the reference's tokens are taken as the model's choices, "
     "and every forward pass is computed and paid for",
 }
-_HEADS: Final = (
-    "",
-    "ms per\ntoken",
-    "speedup\n(quartiles)",
-    "\npredicted",
-    "tokens\nper pass",
-    "accept-\nance",
-    "% of the time: draft,\nforward, text, rest",
-    "same\nanswers",
-)
 
 _LaneKey = tuple[str, bool, int]  # a workload, whether it is forced, a contestant's index
 
@@ -185,13 +171,13 @@ class SpeedupRow:
             f"{self.rounds.acceptance:.0%}" if self.rounds.drafted else "",
         )
 
-    def share_cell(self, *, detailed: bool) -> str:
-        """Percent of the time; if `detailed`, building and waiting apart."""
+    def share_cell(self) -> str:
+        """Percent of the time: drafting, building, waiting, text, rest."""
         if (shares := self.shares) is None:
             return ""
-        parts = [shares["drafting"], shares["forward"], shares["detokenizing"], shares["rest"]]
-        if detailed:
-            parts[1:2] = [shares["building"], shares["forward"] - shares["building"]]
+        waiting = shares["forward"] - shares["building"]
+        parts = [shares["drafting"], shares["building"], waiting, shares["detokenizing"]]
+        parts.append(shares["rest"])
         return ", ".join(f"{100 * part:.0f}" for part in parts)
 
 
@@ -232,32 +218,23 @@ class SpeedupReport:
             "rows": [row.as_json() for row in self.rows],
         }
 
-    def tables(self) -> Group:
-        parts: list[RenderableType] = [f"{heading(self.machine, self.model)}\n"]
-        for kind, answers in dict.fromkeys((row.kind, row.answers) for row in self.rows):
-            rows = [row for row in self.rows if (row.kind, row.answers) == (kind, answers)]
-            sampled = ", sampled" if rows[0].is_sampled else ""
-            parts += [
-                f"{kind}: {_ABOUT[answers]}{sampled}; {rows[-1].repeated:.0%} of their 4-grams "
-                "occurred before",
-                figures_table(_HEADS, map(_printed_cells, rows)),
-                "",
-            ]
-        return Group(*parts, *self._summary())
+    @property
+    def heading(self) -> str:
+        return heading(self.machine, self.model)
 
-    def markdown(self) -> list[str]:
-        """This engine without drafts and with the default settings, as parts of a report."""
+    def markdown(self, shown: Mapping[str, str] = EVERYONE) -> list[str]:
+        """The contestants that are `shown`, by their names in a report, or all if none is."""
         heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
                  "tokens per pass", "acceptance", "over no drafts", "same answers",
                  "% of the time: draft, build, wait, text, rest")  # fmt: skip
         cells = [
             (row.kind + (", sampled" if row.is_sampled else ""), row.answers,
-             SHOWN_NAMES[row.contestant], *row.cells(),
+             shown.get(row.contestant, row.contestant), *row.cells(),
              f"{row.over_plain:.2f}",
              "" if row.same is None else f"{row.same} of {len(row.pairs)}",
-             row.share_cell(detailed=True))
+             row.share_cell())
             for row in self.rows
-            if row.contestant in SHOWN_NAMES
+            if not shown or row.contestant in shown
         ]  # fmt: skip
         about = (
             f"Answers of up to {self.max_tokens} tokens. Every contestant gave each answer "
@@ -268,30 +245,6 @@ class SpeedupReport:
         )
         return [about, markdown_table(heads, cells), "\n\n".join(self._summary())]
 
-    def draw(self, path: Path) -> None:
-        """A panel for each workload: measured speedups, their quartiles, the predictions."""
-        panels = list(dict.fromkeys((row.kind, row.answers) for row in self.rows))
-        columns = min(len(panels), 3)
-        lines = -(-len(panels) // columns)
-        figure = new_figure((5.2 * columns, 0.8 + 3.4 * lines), title_of(self.model, self.machine))
-        grid = figure.subplots(lines, columns, squeeze=False)
-        for axes in grid.flat[len(panels) :]:
-            axes.set_visible(False)
-        for axes, panel in zip(grid.flat, panels, strict=False):
-            rows = [row for row in self.rows if (row.kind, row.answers) == panel]
-            spreads = [row.speedup for row in rows]
-            medians = [spread.median for spread in spreads]
-            errors = ([s.median - s.low for s in spreads], [s.high - s.median for s in spreads])
-            axes.barh(range(len(rows)), medians, xerr=errors, color="tab:blue", ecolor="grey")
-            marks = [(row.predicted, place) for place, row in enumerate(rows) if row.predicted]
-            for predicted, place in marks:
-                axes.plot(predicted, place, "|", color="black", markersize=14)
-            axes.axvline(1.0, linestyle=":", color="grey")
-            axes.set_yticks(range(len(rows)), [row.contestant for row in rows], fontsize="small")
-            axes.invert_yaxis()
-            axes.set(title=f"{panel[0]}, {panel[1]} answers", xlabel="over mlx-lm (|: predicted)")
-        figure.savefig(path, dpi=150)
-
     def _summary(self) -> Iterator[str]:
         if not self.complete:
             yield "The run was interrupted: some rows have fewer pairs, or are missing."
@@ -300,15 +253,6 @@ class SpeedupReport:
                 "Measured and predicted speedups are "
                 f"{self.prediction_error:.0%} apart in the median."
             )
-
-
-def _printed_cells(row: SpeedupRow) -> tuple[str, ...]:
-    if row.shares is None:
-        return row.contestant, f"{row.milliseconds.median:.2f}", "1", "", "1.00", "", "", ""
-    same = "" if row.same is None else f"{row.same}/{len(row.pairs)}"
-    if row.differences:
-        same += f", from {min(row.differences)}"
-    return row.contestant, *row.cells(), row.share_cell(detailed=False), same
 
 
 def _spread_json(spread: Spread) -> dict[str, float]:

@@ -51,9 +51,8 @@ def make_workloads(count: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
 
 
 def held_out(path: str) -> bool:
-    """Whether a file of the library, by its path in it, was kept out of `ember`'s training.
-
-    The rule is the one of `models/training/corpus.py`.
+    """Whether a file of the library, by its path in it, was kept out of `ember`'s training, by
+    the rule of `models/training/corpus.py`.
     """
     digest = hashlib.blake2b(f"python-stdlib/{path}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % 100 < _HELD_OUT_PERCENT
@@ -140,7 +139,6 @@ def _prose(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
 
 
 def _library() -> Iterator[tuple[str, str]]:
-    """The modules of the standard library that are plain text, by their path."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted((*root.glob("*.py"), *root.glob("[a-z]*/*.py"))):
         name = path.relative_to(root).as_posix()
@@ -163,7 +161,7 @@ def _functions(text: str) -> Iterator[str]:
 
 
 def _documented(path: str, text: str) -> Iterator[tuple[str, str, str]]:
-    """Public functions of a module with a docstring: name, arguments, docstring."""
+    """Public functions of a module: name, arguments, docstring."""
     module = path.removesuffix(".py")
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name[0] != "_":
@@ -178,7 +176,6 @@ def _is_prose(paragraph: str) -> bool:
 
 
 def _tables() -> dict[str, list[tuple[str, int]]]:
-    """Tables of names and numbers that are part of Python."""
     return {
         "http.HTTPStatus": [(status.name, int(status)) for status in HTTPStatus],
         "errno.errorcode": [(name, code) for code, name in sorted(errno.errorcode.items())],

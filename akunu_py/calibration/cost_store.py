@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
@@ -17,6 +18,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final
 
+from akunu_py.errors import InvalidRequestError
 from akunu_py.package import cache_folder, make_private, open_file, write_atomically
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 
@@ -30,6 +32,9 @@ _VALID_S: Final = 30 * 86_400.0
 _BUSY: Final = 0.75
 """With more processes per core, a curve is doubted."""
 
+HERE: Final = "here"
+"""The name of the curve that was measured on this machine."""
+
 _CPU: Final = "cpu-25m"
 _OTHERWISE: Final = "m4-pro-8b"
 """For unknown chips: a curve with which drafts pay sometimes."""
@@ -39,11 +44,8 @@ _OTHERWISE: Final = "m4-pro-8b"
 class CostKey:
     """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
-    Attributes:
-        akunu: the version of this engine, which may run a model faster than an earlier one.
-        fingerprint: a hash of the model's configuration.
-        kv_cache: how its keys and values are quantized or bounded.
-        saves_power: whether a Mac was in Low Power Mode.
+    `akunu` is the version of this engine, which may run a model faster than an earlier one;
+    `fingerprint` is a hash of the model's configuration.
     """
 
     device: str
@@ -65,6 +67,30 @@ class CostKey:
         return f"{hashlib.sha256(words.encode()).hexdigest()[:24]}.json"
 
 
+@dataclass(frozen=True)
+class NamedCurve:
+    """A curve, and what it was measured on and by whom. The unit of time of a `relative` one is a
+    pass over one token, instead of a second."""
+
+    name: str
+    curve: CostCurve
+    about: str
+    source: str
+    relative: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.about} ({self.source})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "about": self.about,
+            "source": self.source,
+            "unit": "a forward pass over one token" if self.relative else "seconds",
+            "curve": self.curve.as_json(),
+        }
+
+
 class CostStore:
     """The curves measured so far, in a folder; None takes the user's cache folder."""
 
@@ -79,22 +105,22 @@ class CostStore:
         known = _read(self.path(key))
         return None if known is None or known[0] != key else judged(known[1])
 
-    def entries(self) -> list[tuple[CostKey, CostCurve]]:
-        """All valid curves, the latest first."""
-        found: list[tuple[float, CostKey, CostCurve]] = []
+    def curves_of(self, model: str) -> list[NamedCurve]:
+        """All valid curves of a model, the latest first."""
+        found: list[tuple[float, NamedCurve]] = []
         for path in self._folder.glob("*.json"):
             with suppress(OSError):
-                if (known := _read(path)) is not None:
-                    found.append((path.stat().st_mtime, *known))
+                if (known := _read(path)) is not None and known[0].model == model:
+                    key, curve = known
+                    blas = [key.blas] if key.blas else []
+                    about = ", ".join([key.chip, *blas, model, key.layout, f"mlx {key.mlx}"])
+                    named = NamedCurve(HERE, curve, about, "measured on this machine")
+                    found.append((path.stat().st_mtime, named))
         found.sort(key=lambda entry: entry[0], reverse=True)
-        return [(key, curve) for _, key, curve in found]
+        return [named for _, named in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
-        """Saves a curve, readable only by the user; does nothing if that is impossible.
-
-        Raises:
-            ValueError: if it is implausible.
-        """
+        """Saves a curve, if that is possible; a ValueError if the curve is implausible."""
         curve.check_plausible()
         content = {
             "format": _FORMAT,
@@ -130,27 +156,52 @@ def _read(path: Path) -> tuple[CostKey, CostCurve] | None:
         return None
 
 
-def read_published() -> list[dict[str, Any]]:
-    """The published curves, as the file describes them."""
+def published_curves() -> dict[str, NamedCurve]:
+    """The curves that come with the package, by name."""
     text = files("akunu_py.calibration").joinpath("published_costs.json").read_text("utf-8")
-    curves: list[dict[str, Any]] = json.loads(text)["curves"]
-    return curves
+    curves = map(_published, json.loads(text)["curves"])
+    return {curve.name: curve for curve in curves}
 
 
-def relative_curve(data: dict[str, Any]) -> CostCurve:
-    """The curve of one such description."""
+def _published(data: dict[str, Any]) -> NamedCurve:
     relative = {int(tokens): float(cost) for tokens, cost in data["relative"].items()}
     rounds = tuple((tokens, cost / relative[1]) for tokens, cost in sorted(relative.items()))
-    return CostCurve((CostLevel(0, 1.0, rounds),))
+    facts = [str(data[part]) for part in ("chip", "model", "quantization") if part in data]
+    about = ", ".join([*facts, *([f"mlx {data['mlx']}"] if "mlx" in data else [])])
+    curve = CostCurve((CostLevel(0, 1.0, rounds),))
+    return NamedCurve(str(data["name"]), curve, about, str(data["source"]), relative=True)
+
+
+def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
+    """The curves that words name: published ones, or `here` for a model's own; without words, all
+    of them. An unknown name is refused."""
+    published, here = published_curves(), CostStore().curves_of(model)[:1]
+    if not words:
+        return [*here, *published.values()]
+    found = []
+    for word in words:
+        if word in published:
+            found.append(published[word])
+        elif word == HERE:
+            if not here:
+                raise InvalidRequestError(
+                    f"The costs of {model} were not measured on this machine yet; run `bench cost` "
+                    "first."
+                )
+            found += here
+        else:
+            raise InvalidRequestError(
+                f"There is no cost curve {word}; give one of {HERE}, {', '.join(published)}."
+            )
+    return found
 
 
 def expected_curve(device: str, chip: str) -> CostCurve:
     """The published costs of a chip, of its generation, or else of a usual chip; doubtful."""
     wanted = _CPU if device == "cpu" else _OTHERWISE
-    best = max(
-        read_published(), key=lambda data: (_kinship(chip, data["chip"]), data["name"] == wanted)
-    )
-    return replace(relative_curve(best), doubt=DOUBTFUL)
+    known = published_curves().values()
+    best = max(known, key=lambda named: (_kinship(chip, named.about), named.name == wanted))
+    return replace(best.curve, doubt=DOUBTFUL)
 
 
 def _kinship(chip: str, other: str) -> int:

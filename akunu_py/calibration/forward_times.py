@@ -69,7 +69,6 @@ class LevelTimes:
     compiling_s: float = 0.0
 
     def note_warm_up(self, first_s: float, later_s: float) -> float:
-        """Returns how much longer a first round took than the same one later."""
         lost_s = max(0.0, first_s - later_s)
         self.compiling_s += lost_s
         return lost_s
@@ -86,10 +85,8 @@ def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
 
 
 class ForwardTimes:
-    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
+    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them. A
+    model whose cache cannot be rolled back is refused.
     """
 
     def __init__(self, model: TargetModel, context: int) -> None:
@@ -114,7 +111,6 @@ class ForwardTimes:
         cache.keep()  # what `_steps` returns to
 
     def allows(self, context: int) -> bool:
-        """Whether another, longer context fits the model and takes little memory."""
         bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
@@ -227,7 +223,6 @@ class ForwardTimes:
         return perf_counter() - begun
 
     def _steps(self, tick: Callable[[], None]) -> float:
-        """Seconds of a pipelined single-token step, the mean of a few."""
         limits = Limits(_STEPS_PER_TURN + 3, frozenset())
         rounds = run_alone(self._target, DraftSession(), self._tokens[0], limits)
         try:

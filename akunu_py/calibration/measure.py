@@ -89,11 +89,8 @@ def measure_and_store(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measures the costs of a model, and keeps them; see `measure_cost_curve`.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
-        BackendError: if the costs are not plausible.
+    """Measures the costs of a model, and keeps them; see `measure_cost_curve`. Costs that are not
+    plausible are a `BackendError`.
     """
     found = found or Unfinished()
     curve = measure_cost_curve(
@@ -156,15 +153,12 @@ def measure_cost_curve(
     """Measures the costs of a model. On a CPU, it first chooses the number of BLAS threads.
 
     Args:
-        model: a model whose cache can be rolled back.
+        model: one whose cache cannot be rolled back is refused.
         budget_s: about how many seconds to spend; a slow model may take longer.
-        contexts: context lengths to measure at, as far as the model and the memory allow; None
-            takes `CONTEXTS`, and the length at which the cache is quantized.
+        contexts: the lengths to measure at, as far as the model and the memory allow; None takes
+            `CONTEXTS`, and the length at which the cache is quantized.
         progress: called often.
         found: what an earlier call found before `progress` raised; it gets what this one finds.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
     """
     padding, model.padding = model.padding, {}
     try:

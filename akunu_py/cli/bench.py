@@ -1,24 +1,24 @@
-"""`bench cost`, `bench speedup` and `bench replay`: measurements as tables, JSON and plots.
+"""`bench cost`, `bench speedup` and `bench replay`: measurements as tables and JSON.
 
 Results go to standard output, progress to standard error.
 """
 
 import json
 import sys
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
+from rich.markdown import Markdown
 
 from akunu_py.bench.cost_report import CostReport
-from akunu_py.bench.curve_sources import find_curves
-from akunu_py.bench.measurement import check_can_plot, describe_machine, describe_model
+from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import MAX_REQUESTS, encode_samples, hold_out, read_samples
+from akunu_py.calibration.cost_store import find_curves
 from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar
 from akunu_py.cli.settings import (
@@ -31,46 +31,35 @@ from akunu_py.cli.settings import (
 )
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
-from akunu_py.machine.device_memory import free_device_bytes
 from akunu_py.memory.projects import project_folder
 
 if TYPE_CHECKING:
     from akunu_py.bench.contestants import Contestant
     from akunu_py.bench.speedup import SpeedupReport
-    from akunu_py.engine import Engine
-    from akunu_py.planning.cost_curve import CostCurve
     from akunu_py.text.tokenizer import Tokenizer
 
-_MIN_COLUMNS: Final = 120
+_MIN_COLUMNS: Final = 160
 """Tables are at least this wide; a narrower terminal wraps or scrolls them."""
 
 
 def run(settings: CostSettings | SpeedupSettings | ReplaySettings) -> int:
-    """Measures, then prints and draws the result.
-
-    Raises:
-        AkunuError: if it cannot be measured or drawn, or a file holds no samples.
-    """
-    if settings.plot is not None:
-        check_can_plot(settings.plot)  # before the measurement, which takes long
+    """Measures, then prints the result."""
     report = measure(settings)
-    if settings.plot is not None:
-        report.draw(settings.plot)
     if settings.as_json:
         print(json.dumps(report.as_json()))
         return 0
-    console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
     console.width = max(console.width, _MIN_COLUMNS)
-    console.print(report.tables())
-    if settings.plot is not None:
-        print(f"Drawn into {settings.plot}.")
+    with console.capture() as capture:
+        console.print(Markdown("\n\n".join([f"{report.heading}.", *report.markdown()])))
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
     return 0
 
 
 def measure(
     settings: CostSettings | SpeedupSettings | ReplaySettings,
 ) -> "CostReport | SpeedupReport | ReplayReport":
-    """Measures or replays; errors as from `run`."""
+    """Measures or replays."""
     match settings:
         case CostSettings():
             return _measure_cost(settings)
@@ -81,26 +70,9 @@ def measure(
 
 
 def _measure_cost(settings: CostSettings) -> CostReport:
-    """The cost curve of this machine; the engine uses it from now on."""
     engine = load_engine(settings.model)
     curve = measure_costs_with_bar(engine, settings.seconds)
-    alone = _measure_alone(engine, settings) if engine.model.ranks else None
-    return CostReport(describe_machine(engine.backend), describe_model(engine), curve, alone)
-
-
-def _measure_alone(engine: "Engine", settings: CostSettings) -> "CostCurve | None":
-    """The costs of the whole model on rank 0, while the other ranks sleep; None if the memory does
-    not hold it."""
-    from akunu_py.calibration.measure import measure_cost_curve  # noqa: PLC0415  (needs MLX)
-    from akunu_py.model.loading import load_target  # noqa: PLC0415
-
-    if engine.model.whole_bytes > free_device_bytes():
-        print("One rank alone is not measured: it cannot hold the whole model.", file=sys.stderr)
-        return None
-    whole = load_target(replace(settings.model, weights=engine.model.layout), engine.backend)
-    engine.model.rest(settings.seconds)
-    with ProgressBar(sys.stderr, "measuring one rank") as bar:
-        return measure_cost_curve(whole, budget_s=settings.seconds, progress=bar)
+    return CostReport(describe_machine(engine.backend), describe_model(engine), curve)
 
 
 def _measure_speedup(settings: SpeedupSettings) -> "SpeedupReport":
@@ -137,7 +109,6 @@ def _measure_speedup(settings: SpeedupSettings) -> "SpeedupReport":
 
 
 def _replay(settings: ReplaySettings) -> ReplayReport:
-    """What drafting would gain on known answers; no model is loaded."""
     curves = find_curves(settings.costs, settings.model)
     sets, memories, most = _read_sets(settings), {}, settings.max_requests or MAX_REQUESTS
     policies = [Policy(*policy) for policy in _policies(settings)]

@@ -21,11 +21,7 @@ _SECONDS_TO_STOP: Final = 3.0
 
 
 def run(settings: ChatSettings) -> int:
-    """Runs a conversation on the terminal, or through a pipe.
-
-    Raises:
-        AkunuError: if the model does not load; from a pipe, also if a turn cannot be served.
-    """
+    """Runs a conversation on the terminal, or through a pipe, where an error ends it."""
     fetch_model(settings.model)
     on_terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
     if on_terminal:  # imported before the engine's thread competes for the interpreter
@@ -99,7 +95,6 @@ class Chat:
 
 
 def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
-    """Loads the engine. On a terminal, costs are measured while the user types."""
     options = settings.options
     engine = load_engine(settings.model)
     if on_terminal and options.drafts and not engine.speculation.why_impossible:

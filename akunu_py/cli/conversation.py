@@ -68,11 +68,7 @@ class Conversation:
         return Turn(self, self.messages, question, previous=self._last)
 
     def retry(self) -> "Turn":
-        """A turn that asks the last question again; its answer replaces the one before.
-
-        Raises:
-            InvalidRequestError: if the conversation does not end with an answer.
-        """
+        """A turn that asks the last question again; its answer replaces the one before."""
         if [message["role"] for message in self.messages[-2:]] != ["user", "assistant"]:
             raise InvalidRequestError("There is no answer yet to try again.")
         turn = Turn(self, self.messages[:-2], self.messages[-2]["content"])
@@ -81,7 +77,6 @@ class Conversation:
         return turn
 
     def keep(self, turn: "Turn") -> None:
-        """Makes a finished turn part of the conversation; `Turn` calls this."""
         self.messages = [
             *turn.messages_before,
             {"role": "user", "content": turn.question},
@@ -96,7 +91,6 @@ class Conversation:
         self.stats = []
 
     def reset(self) -> None:
-        """Forgets all messages except the system message."""
         self.go_on_from(system_messages(self.system))
 
     def set_system(self, text: str | None) -> None:
@@ -192,11 +186,7 @@ class SavedConversation:
 
 
 def save_conversation(path: Path, saved: SavedConversation) -> None:
-    """Writes a conversation; replaces an older one.
-
-    Raises:
-        SessionFileError: if it cannot be written; an older one is intact then.
-    """
+    """Writes a conversation or raises a `SessionFileError`; an older one is intact then."""
     content = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -220,11 +210,7 @@ def save_conversation(path: Path, saved: SavedConversation) -> None:
 
 
 def load_conversation(path: Path) -> SavedConversation:
-    """Reads a conversation.
-
-    Raises:
-        SessionFileError: if the file cannot be read or holds something else.
-    """
+    """Reads a conversation; a `SessionFileError` says why a file holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

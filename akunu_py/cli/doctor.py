@@ -34,11 +34,7 @@ _UNKNOWN: Final[dict[str, Any]] = {
 
 
 def run(settings: DoctorSettings) -> int:
-    """Prints the findings; the last line says whether drafting pays.
-
-    Raises:
-        AkunuError: if the model does not load, or a report cannot be made.
-    """
+    """Prints the findings; the last line says whether drafting pays."""
     if settings.report is not None:
         return _write_report(settings, settings.report)
     findings, lines = _examine(load_engine(settings.model))

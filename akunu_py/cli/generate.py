@@ -33,11 +33,7 @@ _CUT = 4
 
 
 def run(settings: GenerateSettings) -> int:
-    """Prints the completion; notices, progress and speed go to standard error.
-
-    Raises:
-        AkunuError: if the request cannot be served.
-    """
+    """Prints the completion; notices, progress and speed go to standard error."""
     prompt = read_text() if settings.prompt == _STANDARD_INPUT else settings.prompt
     engine = load_engine(settings.model)
     for notice in engine.notices:

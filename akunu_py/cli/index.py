@@ -21,11 +21,7 @@ _MOST_LINES: Final = 20
 
 
 def run(settings: IndexSettings) -> int:
-    """Does what was asked; what was left out goes to standard error.
-
-    Raises:
-        AkunuError: if a folder, the tokenizer or the memory cannot be used.
-    """
+    """Does what was asked; what was left out goes to standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     asked = [Path(os.path.expanduser(path)) for path in settings.paths]
     named = [Path(os.path.realpath(path)) for path in asked if path.is_file()]

@@ -27,11 +27,7 @@ def measure_costs_with_bar(
     engine: "Engine", seconds: float | None = None, contexts: Sequence[int] | None = None
 ) -> "CostCurve":
     """Measures what forward passes cost now, and stores it for the engine's planner; None stands
-    for the usual time and context lengths.
-
-    Raises:
-        InvalidRequestError: if the model's cache cannot be rolled back.
-        BackendError: if the machine is too busy.
+    for the usual time and context lengths. See `measure_and_store` for the errors.
     """
     from akunu_py.calibration.measure import BUDGET_S, measure_and_store  # noqa: PLC0415
 
@@ -46,11 +42,7 @@ def measure_costs_with_bar(
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:
-    """Downloads models that are on the hub and not on this machine yet, with a progress bar.
-
-    Raises:
-        ModelLoadError: if there is no such model or adapter, or it cannot be fetched.
-    """
+    """Downloads models that are on the hub and not on this machine yet, with a progress bar."""
     for name in (options.name, options.draft_model):
         if name is not None and (from_hub or not is_hub_name(name)):
             find_model(name)

@@ -86,11 +86,8 @@ class Invocation:
 
 
 def parse(words: Sequence[str]) -> Invocation:
-    """Reads the words after the program's name.
-
-    Raises:
-        InvalidRequestError: if they make no sense; the text says which one, and where to look.
-        SystemExit: after `--help` or `--version` has been printed.
+    """Reads the words after the program's name. An InvalidRequestError says which of them makes no
+    sense, and where to look; `--help` and `--version` end the program.
     """
     parser = _make_parser()
     if not words:
@@ -116,9 +113,8 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A question that names what the user may have meant; empty if no name is similar.
-
-    A name that begins with the word, or that the word begins with, is preferred.
+    """A question with the names that are meant: first those that begin like the word, or it like
+    them. It is empty if no name is similar.
     """
     from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
 
@@ -244,8 +240,6 @@ def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
 
 
 def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
-    """A sentence that names options as they are typed, instead of the fields in backticks."""
-
     def typed(found: re.Match[str]) -> str:
         return str(options[found[1]].flag) if found[1] in options else found[0]
 
@@ -253,7 +247,6 @@ def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
 
 
 def _about_unknown(word: str, command: Command, options: Iterable[Option]) -> str:
-    """What to say about a word that no option takes."""
     flag = word.partition("=")[0]
     flags = [option.flag for option in options if option.flag]
     hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(flag, flags)

@@ -33,11 +33,7 @@ _SECONDS_TO_SAVE: Final = 20.0
 
 
 def run(settings: ServeSettings) -> int:
-    """Listens immediately, and answers as soon as the model is loaded.
-
-    Raises:
-        AkunuError: if the address is not available, or the model does not load.
-    """
+    """Listens immediately, and answers as soon as the model is loaded."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     has_key = settings.server.key is not None  # a key that cannot be read ends it here
@@ -82,7 +78,6 @@ async def _serve(
     listeners: list[socket.socket],
     has_key: bool,
 ) -> None:
-    """Serves until a signal comes, or the model fails to load."""
     from akunu_py.server.app import create_app  # noqa: PLC0415
     from akunu_py.server.http import HttpServer  # noqa: PLC0415
     from akunu_py.server.service import Service  # noqa: PLC0415
@@ -131,11 +126,7 @@ def tell_ready(service: "Service", where: str, wanted: int) -> None:
 
 
 def _listen(hosts: str, port: int) -> list[socket.socket]:
-    """A listening socket for each host of a list with commas, all on one port.
-
-    Raises:
-        InvalidRequestError: if the address is in use, or not an address of this machine.
-    """
+    """A listening socket for each host of a list with commas, all on one port."""
     listeners: list[socket.socket] = []
     for host in hosts.split(","):
         try:

@@ -152,7 +152,6 @@ class CostSettings:
     seconds: float = option(10.0, "how long to measure the cost of forward passes",
         within=Range(0, MAX_WAIT_S, above=True), metavar="S", shown="10")
     as_json: bool = borrowed(GenerateSettings, "as_json")
-    plot: Path | None = option(None, "draw the result into a .png, .svg or .pdf file")
     model: ModelOptions = part(ModelOptions, _MODEL, without=(*_NOT_MEASURED, *_TEMPLATE))
     # fmt: on
 
@@ -187,7 +186,6 @@ class SpeedupSettings:
     quick: bool = option(False, "2 requests, 1 round, 64 tokens: a rough result")
     seconds: float = borrowed(CostSettings, "seconds")
     as_json: bool = borrowed(GenerateSettings, "as_json")
-    plot: Path | None = borrowed(CostSettings, "plot")
     model: ModelOptions = part(ModelOptions, _MODEL, without=_NOT_MEASURED)
     # fmt: on
 
@@ -217,7 +215,6 @@ class ReplaySettings:
     max_requests: int | None = option(None, "take the first N requests of each file",
         within=Range(1), shown="all")
     as_json: bool = borrowed(GenerateSettings, "as_json")
-    plot: Path | None = borrowed(CostSettings, "plot")
     # fmt: on
 
     def __post_init__(self) -> None:

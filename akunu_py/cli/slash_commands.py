@@ -67,13 +67,8 @@ class SlashCommand:
 
 
 def run_command(conversation: Conversation, line: str) -> Reply | None:
-    """Runs the command that a line calls; None if the line is a question.
-
-    A text of several lines is a question unless it begins with the name of a command.
-
-    Raises:
-        AkunuError: if there is no such command, its words cannot be read, or it fails.
-        LeaveChatError: if the command is to leave.
+    """Runs the command that a line calls; None if the line is a question, as text of several lines
+    is unless it begins with the name of a command. `LeaveChatError` ends the chat.
     """
     if not line.startswith("/"):
         return None
@@ -157,8 +152,7 @@ def _speculate(conversation: Conversation, rest: str) -> Reply:
 
 
 def _option_command(option: Option, *, samples: bool = False) -> "SlashCommand":
-    """Sets an option of the answer, as the command line does; `off` is the default of those of its
-    sampling. Shows all."""
+    """Sets an option of the answer; `off` is the default of those of its sampling."""
 
     def run(conversation: Conversation, rest: str) -> Reply:
         if rest:

@@ -235,8 +235,7 @@ def _drafting(engine: "Engine", options: Options) -> str:
 
 
 def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
-    """Enter sends; a backslash before it, or Alt-Enter, starts a new line. In a line that is empty
-    or an example, Tab takes the next example. The search of the history has its own keys."""
+    """Enter sends; Tab takes the next example in a line that is empty or an example."""
     bindings = KeyBindings()
     following = cycle(examples)
     # A dumb terminal cannot take back what it has shown.

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.occurrences import Occurrences
+from akunu_py.drafting.occurrences import MAX_COMPARED, Occurrences
+from akunu_py.tokens import agreement
 
 SOLID_RUN: Final = 8
 """A shorter run may be a coincidence: it is not drafted from, nor searched for after it breaks."""
@@ -56,7 +57,6 @@ class Rewrites:
         return bool(self._by_first)
 
     def at(self, tokens: Sequence[int], position: int) -> Rewrite | None:
-        """The rewrite expected at a position of the copied text, None if a plain copy is."""
         if position >= len(tokens):
             return None
         rewrite = self._by_first.get(tokens[position])
@@ -131,7 +131,7 @@ class Alignment:
         self._arrive(position)
 
     def advance(self, token: int) -> None:
-        """Compares the next token, before it is added to the occurrences, with the expected one."""
+        """Takes the next token, before it is added to the occurrences."""
         if self.source < 0:
             return
         rewrite = self.rewrite
@@ -152,7 +152,6 @@ class Alignment:
 
     @property
     def has_copied(self) -> bool:
-        """Whether a long copy was made and broke off, so that its end is known."""
         return self._anchor is not None
 
     def resumption(self) -> Resumption | None:
@@ -174,7 +173,7 @@ class Alignment:
                 best, best_distance, best_score = position, distance, score
         if best < 0:
             return None
-        length = min(self._occurrences.agreement(best), gap)
+        length = agreement(tokens, best, tokens[: -min(gap, MAX_COMPARED) - 1 : -1])
         return Resumption(anchor, best, length, best_distance)
 
     def _places(self, source: int, gap: int) -> Sequence[int]:

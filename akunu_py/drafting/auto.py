@@ -270,7 +270,6 @@ class AutoDrafter:
             before, own = token, next(copied, None)
 
     def _copied(self, candidate: _Candidate) -> Iterator[tuple[int, int]]:
-        """The copied tokens, with rewrites made, each with its bucket."""
         tokens, size = self._occurrences.tokens, len(self._occurrences.tokens)
         plain = not self._alignment.rewrites
         rewrite, rewritten = self._alignment.rewrite, self._alignment.rewritten
@@ -321,6 +320,5 @@ class AutoDrafter:
             token = tokens[live[0] + ahead]
 
     def _rewrite_at(self, position: int, end: int) -> Rewrite | None:
-        """The rewrite expected at a position before `end`, where the draft begins."""
         rewrite = self._alignment.rewrites.at(self._occurrences.tokens, position)
         return rewrite if rewrite is not None and position + len(rewrite.old) <= end else None

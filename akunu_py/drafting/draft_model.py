@@ -20,11 +20,8 @@ _FIRST_CAPACITY: Final = 2048
 
 class DraftModel:
     """A model to draft with, and a cache that remembers which tokens it holds. Whoever got it from
-    `lend` sets `in_use` to False afterwards.
-
-    Raises:
-        InvalidRequestError: if the two do not share a tokenizer, or the drafting model's cache
-            cannot be rolled back.
+    `lend` sets `in_use` to False afterwards. A model with another tokenizer, or whose cache
+    cannot be rolled back, is refused.
     """
 
     def __init__(self, model: TargetModel, target: TargetModel) -> None:
@@ -44,11 +41,9 @@ class DraftModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its caches."""
         return sum(one._cache.nbytes for one in (self, *self._others))
 
     def clear(self) -> None:
-        """Drops the caches that no request uses."""
         self._others = [one for one in self._others if one.in_use]
         if not self.in_use:
             self._empty()
@@ -90,8 +85,7 @@ class DraftModel:
             return self.append(mx.array(self._known(tokens[-1:])))
 
     def append(self, tokens: mx.array) -> mx.array:
-        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last of
-        them."""
+        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last one."""
         with self._empty_if_interrupted():
             logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
         missing = self.vocabulary - logits.shape[-1]

@@ -153,7 +153,6 @@ class Occurrences:
                 del self._after_one[token]
 
     def _pair_at(self, index: int) -> int:
-        """What `append` made of the token at an index and the one before it; 0 before the first."""
         if index < 0:
             return 0
         before = self.tokens[index - 1] if index else -1
@@ -197,18 +196,7 @@ class Occurrences:
         """All indexes after a token equal to the last one, ascending; the last one is the end."""
         return self._after_one[self._last]
 
-    def agreement(self, position: int) -> int:
-        """How many tokens before `position` agree with the last ones, up to `MAX_COMPARED`."""
-        tokens = self.tokens
-        size = len(tokens)
-        most = min(MAX_COMPARED, position)
-        length = 0
-        while length < most and tokens[position - 1 - length] == tokens[size - 1 - length]:
-            length += 1
-        return length
-
     def bigram_affinity(self, before: int, token: int) -> int:
-        """The affinity class of `token` after `before`, a token that occurred."""
         others = len(self._after_one[before]) - (before == self._last)
         same = self._count_two[self._latest_two.get(before << _TOKEN_BITS ^ token, 0)]
         return bigram_affinity_of(same, others - same)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.evidence import recall_evidence
 from akunu_py.drafting.occurrences import Occurrences, key_of_four
-from akunu_py.tokens import FIRST_BOUNDARY
+from akunu_py.tokens import FIRST_BOUNDARY, agreement
 
 DEPTH: Final = 16
 """How long a match can be."""
@@ -101,7 +101,6 @@ class RecentTexts:
                 self._texts.append(kept)
 
     def take_back(self, text: Occurrences) -> None:
-        """Drops a text, which may not have been kept."""
         self.version += 1
         self._texts = [kept for kept in self._texts if kept is not text]
 
@@ -195,7 +194,6 @@ class MemoryTier:
         return None if recalled is None or recalled.token is None else recalled
 
     def _carried(self, tokens: Sequence[int]) -> Recall | None:
-        """The last recall, moved on by the tokens since; None if it has to be searched again."""
         recall, new = self._recalled, tokens[self._size :]
         changed = self._version != self._texts.version
         if changed or len(tokens) < self._size or len(new) > MAX_CARRIED:
@@ -217,14 +215,3 @@ def _holds(text: Occurrences, part: Sequence[int]) -> bool:
         key_of_four(*part[at : at + 4]) in text.latest_four
         for at in range(0, len(part) - 4, stride)
     )
-
-
-def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
-    """How many tokens before a place agree with recent ones, the last token first."""
-    length = 0
-    for token in recent if place >= len(recent) else recent[:place]:
-        place -= 1
-        if tokens[place] != token:
-            break
-        length += 1
-    return length

@@ -15,7 +15,7 @@ from typing import Final, Literal, cast
 
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
-from akunu_py.machine.memory import free_memory_bytes
+from akunu_py.machine.device_memory import free_memory_bytes
 from akunu_py.machine.owner import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 from akunu_py.package import cache_folder, make_private
@@ -54,7 +54,6 @@ class VectorAttention:
     query_rows: int
 
     def most_rows(self, sharing: int) -> int:
-        """The most rows if `sharing` query heads share keys; 0 if the kernel serves none."""
         return min(self.rows, self.query_rows // sharing)
 
 
@@ -70,9 +69,8 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Backend:
-    """What this machine computes with.
-
-    `blas` is `mkl`, `openblas` or `reference` on a Linux CPU, and uses this many threads at first.
+    """What this machine computes with. `blas` is `mkl`, `openblas` or `reference` on a Linux CPU,
+    and uses this many threads at first.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -92,7 +90,6 @@ class Backend:
         return self.device == "cpu"
 
     def gpu_bytes(self, weights: int) -> int:
-        """How much of a model is in the memory of a GPU."""
         return 0 if self.is_cpu else weights
 
     @property
@@ -148,9 +145,6 @@ class Backend:
         On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights,
         of `dense_bytes`, are faster if they fit in memory. A GPU reads fewer bytes of quantized
         ones.
-
-        Raises:
-            InvalidRequestError: if there is no layout `wanted`.
         """
         if wanted not in WEIGHT_LAYOUTS:
             raise InvalidRequestError(
@@ -228,7 +222,6 @@ def find_backend() -> Backend:
 
 @cache
 def _found() -> tuple[Backend, int]:
-    """What this process runs on, and its number."""
     blas = load_blas()
     try:
         os.getcwd()

@@ -33,7 +33,6 @@ class Blas:
     choices: tuple[int, ...] = ()
 
     def use_threads(self, threads: int) -> None:
-        """Sets the number of threads, if it is one of the choices."""
         if threads in self.choices:
             getattr(ctypes.CDLL(None), _SET_THREADS[self.name])(threads)
 

@@ -30,7 +30,6 @@ class Owner:
         self._is_working = False
 
     def check(self) -> None:
-        """Raises an `InvalidRequestError` if the engine may not be used here and now."""
         check_process(self._process)
         if get_ident() != self._thread:
             raise InvalidRequestError(

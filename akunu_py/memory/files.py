@@ -152,7 +152,6 @@ def _rules_above(root: Path, left_out: LeftOut) -> tuple[str, Rules]:
 
 
 def _rules_of(top: Path, name: str, left_out: LeftOut) -> Rules:
-    """What the `.gitignore` of a folder says; as in git, lines that make no sense do not count."""
     try:
         content = _content(top / name / ".gitignore").decode("utf-8-sig", "replace")
     except FileNotFoundError:
@@ -215,7 +214,6 @@ def _listed(
 
 
 def _ignored(name: str, rules: Rules) -> bool:
-    """Whether the last `.gitignore` that says something about a path ignores it."""
     for folder, spec in reversed(rules):
         said = spec.check_file(name.removeprefix(folder)).include
         if said is not None:
@@ -224,7 +222,6 @@ def _ignored(name: str, rules: Rules) -> bool:
 
 
 def _reason(name: str, size: int) -> str:
-    """Why a file is left out by its name or its size; empty if it is not."""
     lower = name.lower()
     if name.startswith("."):
         return HIDDEN

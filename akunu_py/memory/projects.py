@@ -98,11 +98,7 @@ class Memory:
 
 
 def project_folder(path: Path) -> Path:
-    """The folder that a project is known by.
-
-    Raises:
-        InvalidRequestError: if there is no such folder, or its name is no text.
-    """
+    """The folder that a project is known by; refused if there is none, or its name is no text."""
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not is_utf8(str(folder)):
         raise InvalidRequestError(f"The name of {path} is no text in UTF-8; rename the folder.")
@@ -127,9 +123,6 @@ def index_project(
         fingerprint: of the tokenizer that `encode` belongs to.
         named: files in it that are read even if they are hidden or look like secrets.
         progress: called with the bytes examined, and those of all files.
-
-    Raises:
-        InvalidRequestError: if the memory cannot be written.
     """
     left_out = LeftOut()
     files = list(source_files(project, left_out, named))
@@ -183,15 +176,9 @@ def index_project(
 def open_memory(
     asked: Iterable[str], fingerprint: bytes, vocabulary_size: int, *, remembers: bool = False
 ) -> Memory:
-    """The memory of projects for a model.
-
-    Args:
-        asked: their folders; `AUTO` is one that there may not be.
-        fingerprint: of the model's tokenizer.
-        vocabulary_size: the ids of the model; no other is ever drafted.
-
-    Raises:
-        InvalidRequestError: if a project was named and has no memory; the text says why.
+    """The memory for a model with a tokenizer of this fingerprint, of the projects `asked` for;
+    `AUTO` is one that there may not be, any other without a memory is refused. No id beyond the
+    `vocabulary_size` is ever drafted.
     """
     projects, notices = {}, []
     for name in asked:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,9 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.drafting.recall import DEPTH, agreement
+from akunu_py.drafting.recall import DEPTH
 from akunu_py.package import open_file, replacement
-from akunu_py.tokens import FIRST_BOUNDARY
+from akunu_py.tokens import FIRST_BOUNDARY, agreement
 
 END: Final = FIRST_BOUNDARY
 """Stands after the tokens of each document; no match and no continuation runs across it."""
@@ -81,7 +82,6 @@ def _largest(tokens: Tokens) -> int:
 def _ranks(
     sorted_keys: npt.NDArray[np.uint64], order: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.uint64]:
-    """From 1 on, the rank of each key, in the order in which the keys were before sorting."""
     steps = np.ones(len(order), np.uint64)
     steps[1:] = sorted_keys[1:] != sorted_keys[:-1]
     ranks = np.empty(len(order), np.uint64)
@@ -110,11 +110,8 @@ def _checksum(head: bytes, arrays: bytes | memoryview) -> int:
 
 class Segment:
     """A file that is open: its tokens, in which each document ends with an `END`, the `largest` id,
-    and the fingerprint of their tokenizer.
-
-    Raises:
-        DamagedSegmentError: if it is no segment, or not as it was written.
-        OSError: if it cannot be read.
+    and the fingerprint of their tokenizer. One that is not as it was written is a
+    `DamagedSegmentError`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -137,11 +134,8 @@ class Segment:
 
     def nearest(self, context: Sequence[int], most: int) -> list[tuple[int, int]]:
         """The places, `most` at most, whose tokens before them agree longest with the end of a
-        context, of which the last `DEPTH` tokens count.
-
-        Returns:
-            The length of each match, 1 or more and the longest first, and its place: the index of
-            the token that follows.
+        context, of which the last `DEPTH` tokens count. Each is the length of the match, 1 or
+        more and the longest first, and the index of the token that follows.
         """
         recent = list(context[: -DEPTH - 1 : -1])
         tokens, order = self.tokens, self._order
@@ -163,21 +157,9 @@ class Segment:
 
     def _position(self, recent: Sequence[int]) -> int:
         """How many places are before a context in the order; `recent` is the last token first."""
-        tokens, order, wanted = self.tokens, self._order, len(recent)
-        low, high = 0, len(order) if recent else 0
-        while low < high:
-            middle = (low + high) >> 1
-            place, length = order[middle], 0
-            token = -1  # before the first token
-            while length < wanted and place:
-                place -= 1
-                token = tokens[place]
-                if token != recent[length]:
-                    break
-                token = -1
-                length += 1
-            if length < wanted and token < recent[length]:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        tokens, most = self.tokens, len(recent)
+
+        def before(place: int) -> list[int]:
+            return tokens[max(0, place - most) : place].tolist()[::-1]
+
+        return bisect_left(self._order, list(recent), key=before) if most else 0

@@ -101,7 +101,6 @@ class MemoryStore:
         self._database.close()
 
     def projects(self) -> list[ProjectStatus]:
-        """All projects, the last used first."""
         with self._changing() as database:
             rows = database.execute(
                 "SELECT path, fingerprint,"
@@ -163,7 +162,7 @@ class MemoryStore:
         return [segment for segment in opened if segment is not None]
 
     def forget(self, project: Path) -> bool:
-        """Deletes all that is known of a project; False if nothing is."""
+        """Returns whether anything was known of the project."""
         with self._changing() as changes:
             numbers = changes.execute(
                 "SELECT id FROM projects WHERE path = ?", (str(project),)
@@ -175,7 +174,6 @@ class MemoryStore:
         return bool(numbers)
 
     def forget_all(self) -> None:
-        """Deletes the folder."""
         self.close()
         try:
             shutil.rmtree(self.folder)
@@ -216,7 +214,6 @@ class MemoryStore:
             raise self._unusable(error) from error
 
     def _number(self, project: Path, fingerprint: bytes, *, make: bool = False) -> int:
-        """The id of a project; 0 if it is unknown and not to be made."""
         key = (str(project), fingerprint)
         if make:
             self._database.execute(

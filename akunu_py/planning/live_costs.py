@@ -62,18 +62,11 @@ _CONTEXTS_KEPT: Final = 32
 class LiveCosts:
     """The expected time of a single step and of a round, now, and how doubtful their ratios are.
 
-    A Kalman filter over the logarithms of true over given costs: of a step, and of rounds over 1,
-    2 ... tokens. All share a scale, which is unknown at first and drifts. From a step to the
-    longest round, the rest is a Brownian motion along the logarithm of the rows: a time corrects
-    all longer rounds like its own, and shorter ones less the shorter they are. There is a filter
-    for each octave of contexts; a new one begins as the nearest.
-
-    Args:
-        curve: what is known of the costs, with its doubt.
-        longest: the most tokens a round may have.
-
-    Attributes:
-        curve: what it began with.
+    A Kalman filter over the logarithms of true over given costs: of a step, and of rounds over 1, 2
+    ... tokens, up to the `longest`. All share a scale, which is unknown at first and drifts. From a
+    step to the longest round, the rest is a Brownian motion along the logarithm of the rows: a time
+    corrects all longer rounds like its own, and shorter ones less the shorter they are. There is a
+    filter for each octave of contexts; a new one begins as the nearest.
     """
 
     def __init__(self, curve: CostCurve, longest: int) -> None:
@@ -109,14 +102,9 @@ class LiveCosts:
         return self._now(context)[1 : tokens + 1]
 
     def doubts(self, context: int, than: int) -> list[float]:
-        """The standard deviations of the logarithms of costs relative to one of them.
-
-        Args:
-            context: tokens in the cache.
-            than: that one: 0 for a step, else the tokens of a round.
-
-        Returns:
-            one each for a step and for rounds over 1, 2 ... `longest` tokens.
+        """The standard deviations of the logarithms of costs relative to that of a round over
+        `than` tokens, or, with 0, of a step: one for a step, and for rounds over 1, 2 ...
+        tokens.
         """
         key = _octave(context), than
         if key not in self._doubts:
@@ -150,13 +138,8 @@ class LiveCosts:
                 known.steps.clear()
 
     def _correct(self, known: _Corrections, index: int, found: float, rounds: int = 1) -> None:
-        """Updates corrections with a measurement.
-
-        Args:
-            known: the corrections.
-            index: 0 for a step, else the tokens of the round.
-            found: the logarithm of the measured seconds over those of the curve.
-            rounds: of how many rounds that is the median: 1, or as many as are kept at once.
+        """Learns from `found`, the logarithm of the measured seconds over those of the curve: of a
+        round over `index` tokens, or of a step with 0; a median of `rounds` of them.
         """
         noise = _NOISE if rounds == 1 else _NOISE_OF_MEDIAN
         covariances = known.covariances
@@ -192,7 +175,6 @@ class LiveCosts:
         return self._filters[octave]
 
     def _now(self, context: int) -> list[float]:
-        """Seconds of a step, and of rounds over 1, 2 ... tokens, as corrected so far."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._costs:
             corrections = np.exp(self._filter(context).means)
@@ -200,7 +182,6 @@ class LiveCosts:
         return self._costs[grain]
 
     def _by_curve(self, context: int) -> Vector:
-        """By the curve, uncorrected: seconds of a step, and of rounds over 1, 2 ... tokens."""
         grain = context // _CONTEXT_GRAIN
         if grain not in self._tables:
             if len(self._tables) >= _CONTEXTS_KEPT:

@@ -54,13 +54,9 @@ _UNLIKE: Final = (
 class Ranks:
     """This process's place among the ranks; rank 0 decides.
 
-    Args:
-        backend: MLX's name of what connects them.
-        timeout: seconds after which a rank that does not answer counts as lost.
-        sockets: the connections with the others, as far as they are known.
-
-    Attributes:
-        on_lost: called on any thread with the error, shortly before it ends the process.
+    `backend` is MLX's name of what connects them, and `sockets` are the connections with the
+    others, as far as they are known. A rank that does not answer for `timeout` seconds counts as
+    lost; `on_lost` is called on any thread with the error, shortly before it ends the process.
     """
 
     on_lost: Callable[[RankError], object] | None = None
@@ -89,11 +85,7 @@ class Ranks:
         return f"{self.size} ranks ({self.backend})"
 
     def check_same(self, facts: str, otherwise: str = _UNLIKE) -> None:
-        """Compares a text with those of the other ranks, which may still load.
-
-        Raises:
-            RankError: if they differ; it says `otherwise`.
-        """
+        """Compares a text with those of the other ranks, which may still load."""
         with self.guard(_LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
@@ -104,10 +96,8 @@ class Ranks:
     def guard(self, limit: float | None = None) -> Generator[None, None, None]:
         """Surrounds code that may wait for other ranks, and ends the process if one is lost.
 
-        It may take `limit` seconds, or the timeout; a guard inside starts them again.
-
-        Raises:
-            RankError: if MLX reports a lost connection; the process ends shortly after it.
+        It may take `limit` seconds, or the timeout; a guard inside starts them again. A lost
+        connection that MLX reports is a `RankError`, and the process ends shortly after it.
         """
         before, self._waiting = self._waiting, (monotonic(), limit or self._timeout)
         try:
@@ -133,7 +123,6 @@ class Ranks:
         self._queued.extend(words)
 
     def agree(self, *facts: int) -> None:
-        """Adds facts to what all ranks must agree on."""
         self._checksum = crc32(repr(facts).encode(), self._checksum) & _WORD
 
     def send(self, words: Sequence[int], tokens: mx.array | None = None) -> mx.array:
@@ -174,7 +163,6 @@ class Ranks:
         return perf_counter() - begun
 
     def stop(self, code: int = 0) -> None:
-        """Tells the others to end, with an exit code."""
         if self._lost or self._is_sending or self._stopped.is_set():
             return
         self._queued.clear()  # what was interrupted may be incomplete
@@ -183,7 +171,6 @@ class Ranks:
         self.finish()
 
     def _leave(self) -> None:
-        """Stops the others when the process ends, and waits only briefly for them."""
         ending = Timer(_SECONDS_TO_STOP, os._exit, [EXIT_CODE.get()])
         ending.daemon = True
         ending.start()
@@ -193,7 +180,6 @@ class Ranks:
     # What the others do.
 
     def receive(self) -> list[int]:
-        """Waits for a message; returns its words."""
         with self.guard():
             words = self._take(_MESSAGE_WORDS)
             self._claimed, count = words[:_HEAD]
@@ -206,7 +192,6 @@ class Ranks:
             raise RankError(f"Rank {self.rank} holds other tokens than rank 0.")
 
     def finish(self) -> None:
-        """Expects nothing of the other ranks from now on."""
         self._stopped.set()
 
     def _take(self, count: int) -> list[int]:

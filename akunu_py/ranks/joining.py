@@ -38,10 +38,7 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
     """All ranks, if there are others, and MLX's name of what connects them.
 
     The command line connects before anything that can fail in one process only: others would wait
-    for one that ends before they have reached it.
-
-    Raises:
-        RankError: if they cannot be reached.
+    for one that ends before they have reached it. If they cannot be reached, it is a `RankError`.
     """
     rank = launched_rank()
     backend = next((name for key, name in _BACKENDS.items() if key in os.environ), "mpi")
@@ -60,12 +57,8 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
 
 
 def ring_hosts() -> list[list[str]]:
-    """The addresses of each rank; `mlx.launch` leaves the file of hosts empty for one process.
-
-    MLX itself crashes or waits forever with some wrong files.
-
-    Raises:
-        RankError: if the file cannot be read, or says something else.
+    """The addresses of each rank; `mlx.launch` leaves the file of hosts empty for one process. MLX
+    crashes or waits forever with some wrong files, so these are a `RankError`.
     """
     try:
         text = Path(os.environ[_HOSTS_VARIABLE]).read_text(encoding="utf-8").strip()

@@ -137,7 +137,6 @@ class RankedModel(TargetModel):
         self._pipeline = pipeline
         self._cache_type = partial(RankedCache, ranks, count(1))
         self.parameter_count = loaded.parameters
-        self.whole_bytes = loaded.nbytes
         self.ranks = f"{ranks}, {'pipeline' if pipeline else 'tensor'} parallel"
 
     def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
@@ -205,11 +204,7 @@ class RankedModel(TargetModel):
 
 
 def follow(model: TargetModel, ranks: Ranks) -> int:
-    """Does what rank 0 says, with this rank's share; returns the exit code that it ends with.
-
-    Raises:
-        RankError: if rank 0 is lost, or this one holds other tokens.
-    """
+    """Does what rank 0 says, with this rank's share; returns the exit code that it ends with."""
     follower = Follower(model, ranks)
     with ranks.guard(inf):  # only what is inside has a limit
         while (code := follower.obey(iter(ranks.receive()))) is None:
@@ -228,7 +223,6 @@ class Follower:
         self._forwards = 0
 
     def obey(self, words: Iterator[int]) -> int | None:
-        """Does what a message says; returns the exit code if it is the last one."""
         for word in words:
             match Operation(word):
                 case Operation.STOP:

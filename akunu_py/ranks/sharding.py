@@ -20,11 +20,9 @@ _SAMPLE_BYTES: Final = 4096
 
 
 def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipeline: bool) -> None:
-    """Drops what other ranks compute from a network whose weights have not been read, and reads
-    the others; with `pipeline`, ranks share the list of layers, instead of each layer.
-
-    Raises:
-        ModelLoadError: if it cannot be split in this way, or among this many ranks.
+    """Drops what other ranks compute from a network whose weights have not been read, and reads the
+    others; with `pipeline`, ranks share the list of layers, instead of each layer. What cannot
+    be split is a `ModelLoadError`.
     """
     stack = getattr(network, "model", None) or getattr(network, "language_model", None)
     stack = getattr(stack, "model", None) or stack

@@ -42,12 +42,10 @@ class AnswerFormat:
     in_words: bool = False
 
     def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """A call as the model writes it, if the layout is known."""
         call = "" if self.layout is None else self.layout.written(name, arguments)
         return call and f"{self.call_start}{call}{self.call_end}"
 
     def leaves_open(self, text: str) -> bool:
-        """Whether a text ends within a call."""
         if not (self.call_start and self.call_end):
             return bool(self.call_start) and text.lstrip().startswith(self.call_start)
         return text.rfind(self.call_start) > text.rfind(self.call_end)
@@ -225,7 +223,6 @@ class AnswerParser:
         yield from self._add_text("reasoning", ended)
 
     def _read(self, text: str) -> Generator[Step, None, str]:
-        """Takes text of a call that a grammar holds; returns what follows it."""
         if self._reader is None:
             layout, end = self._format.layout, self._format.call_end
             assert layout is not None
@@ -251,7 +248,6 @@ class AnswerParser:
         return reader.rest
 
     def _unread(self) -> Iterator[Step]:
-        """What was not read of a call, as text."""
         reader, self._reader = self._reader, None
         call, self._call = self._call, ""
         begun = reader is not None and reader.begun
@@ -315,7 +311,6 @@ class AnswerParser:
 
 
 def _tool_call(parsed: Any) -> ToolCall:
-    """A call as a parser returns it."""
     name, given = parsed["name"], parsed.get("id")
     if not isinstance(name, str):
         raise ValueError("a call has no name")

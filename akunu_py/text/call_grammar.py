@@ -131,7 +131,6 @@ class CallGrammar:
         return "\n".join(["%llguidance {}", start, *self._rules, ""])
 
     def _call(self, tool: Mapping[str, Any]) -> str:
-        """The name of a rule for calls of a tool."""
         layout, name = self._layout, tool["function"]["name"]
         writable = name.isidentifier() if layout.after_name == "(" else _NAME.fullmatch(name)
         if not writable or len(name) > MAX_NAME:
@@ -180,7 +179,6 @@ class CallGrammar:
         return first
 
     def _value(self, schema: Any, root: Any, depth: int) -> str:
-        """A value and what comes after it."""
         layout = self._layout
         if not layout.quote and (layout.quote is None or value_kind(schema, root) == "json"):
             body = f"{self._json(schema, root)} {self._text(layout.value_end)}"
@@ -296,7 +294,6 @@ class CallGrammar:
         return name
 
     def _text(self, text: str) -> str:
-        """A text that has to be there."""
         return " ".join(map(self._piece, self._split(text))) if text else ""
 
     def _split(self, text: str) -> list[str]:
@@ -327,14 +324,12 @@ def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> None:
-    """Refuses demands that a grammar would not meet."""
     unread = [name for name in names if name != but and schema.get(name) not in (None, False, [])]
     if unread:
         raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")
 
 
 def _may_be_empty(schema: Mapping[str, Any]) -> bool:
-    """Whether an empty text is what a schema says."""
     pattern = schema.get("pattern")
     if schema.get("minLength") or not isinstance(pattern, str):
         return not schema.get("minLength")

@@ -78,10 +78,8 @@ class CallReader:
         self.begun = self.done = False
 
     def feed(self, text: str) -> list[ToolCall | str]:
-        """Takes the next text; returns calls without arguments, and pieces of their arguments.
-
-        Raises:
-            ValueError: if the text is not what the layout says. It stays unread.
+        """Takes the next text; returns calls without arguments, and pieces of their arguments. A
+        text that is not what the layout says is a ValueError, and stays unread.
         """
         self.rest += text
         self.done = next(self._steps, True) is True
@@ -106,7 +104,6 @@ class CallReader:
             yield from self._expect(again)
 
     def _begin(self) -> Generator[None, None, Mapping[str, ValueKind]]:
-        """The name of a call, and what is between it and the arguments."""
         layout = self._layout
         before, numbered, after = layout.after_name.partition(NUMBER)
         ends = [before] if before else [layout.key_start, self._end]
@@ -193,7 +190,6 @@ class CallReader:
         self._say('"')
 
     def _json(self) -> _Steps:
-        """One JSON value, as it is."""
         depth, quoted, escaped, begun = 0, False, False, False
         while True:
             for at, sign in enumerate(self.rest):

@@ -39,11 +39,8 @@ class ChatTemplate:
         return {"chat_template": self.source, "chat_template_type": None}
 
     def install(self, wrapped: Any) -> None:
-        """Gives the template to what `mlx_lm.utils.load_tokenizer` returned.
-
-        Raises:
-            ModelLoadError: if it is not valid Jinja, or takes far too much time or memory.
-            InvalidRequestError: if a variable has a reserved name.
+        """Gives the template to what `mlx_lm.utils.load_tokenizer` returned. One that is not valid
+        Jinja, or takes far too much time or memory, is a `ModelLoadError`.
         """
         for name in reserved_names().intersection(self.args):
             raise InvalidRequestError(f"The chat template's arguments cannot set `{name}`.")
@@ -90,11 +87,7 @@ class ChatTranscript:
     _seen_tokens: Sequence[int] = ()
 
     def prompt_for(self, question: str) -> list[int]:
-        """The ids that ask for an answer to `question`.
-
-        Raises:
-            InvalidRequestError: if the model's template refuses the conversation.
-        """
+        """The ids that ask for an answer to `question`."""
         _, text = self._ask(question)
         if self._seen_text and text.startswith(self._seen_text):
             rest = text[len(self._seen_text) :]

@@ -137,10 +137,8 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
     """The prompt that asks for the text in a gap; it has `room` tokens at most.
 
     It keeps the tokens nearest to the gap: a quarter of them after it, more if there is little text
-    before it. It keeps the last of the other files, each one whole.
-
-    Raises:
-        InvalidRequestError: if the model was not trained to fill gaps.
+    before it. It keeps the last of the other files, each one whole. A model that was not trained to
+    fill gaps is refused.
     """
     format_ = find_format(tokenizer.token_id)
     if format_ is None:

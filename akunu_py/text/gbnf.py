@@ -31,10 +31,7 @@ def tokens_in(grammar: str, token_id: Callable[[str], int | None]) -> dict[str, 
 
 def gbnf_to_lark(grammar: str, token_id: Callable[[str], int | None]) -> str:
     """The grammar in Lark; one that is in Lark already stays as it is. `token_id` returns the id of
-    a vocabulary entry, or None.
-
-    Raises:
-        ValueError: if it cannot be read, with the reason.
+    a vocabulary entry, or None. One that cannot be read is a ValueError with the reason.
     """
     from llguidance.gbnf_to_lark import any_to_lark, is_lark_syntax  # noqa: PLC0415  (rarely used)
 

@@ -63,11 +63,7 @@ def json_lark(schema: Any, style: Mapping[str, Any] = JSON_STYLE) -> str:
 
 
 def unmet_in(lark: str) -> tuple[str, ...]:
-    """See `unmet_of`, for a grammar in Lark.
-
-    Raises:
-        ValueError: if it cannot follow the grammar at all; it says why.
-    """
+    """See `unmet_of`; a ValueError says why a grammar cannot be followed at all."""
     wrong, told = validate(lark)
     if wrong:
         raise ValueError(told[0].partition("\n")[0].rpartition("JSON schema: ")[2])
@@ -133,7 +129,6 @@ def one_line(reason: str) -> str:
 
 
 def _sample(schema: Any) -> Any:
-    """A value of about the shape that a schema describes."""
     values, kind = get(schema, "enum"), get(schema, "type")
     if isinstance(values, list) and values:
         return values[0]

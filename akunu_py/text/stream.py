@@ -124,10 +124,8 @@ def pending_length(text: str, stops: Sequence[str]) -> int:
 
 
 class ReasoningSplitter:
-    """Splits a streamed answer into the reasoning that it may begin with, and the rest.
-
-    Attributes:
-        over: whether only the answer follows.
+    """Splits a streamed answer into the reasoning that it may begin with, and the rest, which
+    follows once it is `over`.
     """
 
     def __init__(self, reasoning: Reasoning | None) -> None:
@@ -177,10 +175,7 @@ class Piece:
 
 class TextStream:
     """Detokenises one answer, with a new detokenizer, and watches for stop strings after its
-    reasoning.
-
-    Attributes:
-        reasoning_tokens: how many tokens were reasoning so far, with its marks.
+    reasoning, which had `reasoning_tokens` so far, with its marks.
     """
 
     def __init__(

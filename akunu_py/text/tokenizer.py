@@ -151,11 +151,8 @@ class Tokenizer:
         """The ids of a prompt, with the model's opening token unless the text starts with it.
 
         Special tokens that are spelled out count as such. Without `special_tokens` it is only the
-        text, as a continuation. There is room for `most` ids.
-
-        Raises:
-            ContextOverflowError: if the text is far too long for `most`, whatever its ids are. It
-                is not encoded then; one that is a little too long is.
+        text, as a continuation. A text that is far too long for `most` ids, whatever its ids are,
+        is a `ContextOverflowError` before it is encoded.
         """
         if most is not None and len(text) > max(most, _SHORT):
             least = self._piece_lengths.least_tokens(text)

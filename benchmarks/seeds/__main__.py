@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from akunu_py.bench.measurement import check_can_plot, describe_machine, machine_line
+from akunu_py.bench.measurement import describe_machine, machine_line
 from akunu_py.errors import AkunuError
 from akunu_py.loading import load
 from akunu_py.machine.backend import find_backend
@@ -67,10 +67,8 @@ def run(options: argparse.Namespace) -> None:
     """Trains what is not trained yet, measures and prints; progress goes to standard error.
 
     Raises:
-        AkunuError: if the text cannot be read, or nothing can be measured or drawn.
+        AkunuError: if the text cannot be read, or nothing can be measured.
     """
-    if options.plot is not None:
-        check_can_plot(options.plot)  # before what takes long
     backend = find_backend()
     text = read_char_text(options.text)
     models = [

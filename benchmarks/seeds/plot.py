@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from akunu_py.bench.measurement import new_figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from benchmarks.seeds.measure import DRAFTS
 from benchmarks.seeds.report import SeedsReport, SeedsRow
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _WIDTH: Final = 0.38
 
 
 def draw_seeds(report: SeedsReport, path: Path) -> None:
     """Draws two panels for each model: speedups with their intervals, and acceptance."""
-    figure = new_figure((13, 4 * len(report.targets)))
+    figure = Figure(figsize=(13, 4 * len(report.targets)), layout="constrained")
     panels = figure.subplots(len(report.targets), 2, squeeze=False)
     for (speedups, acceptance), target in zip(panels, report.targets, strict=True):
         title = f"{target.model.steps:,} steps, loss {target.model.validation_loss:.2f}"

@@ -69,7 +69,6 @@ def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
     plain = engine.generate(PROMPT, PLAIN).token_ids
     guesses = [token if at % 3 else token ^ 1 for at, token in enumerate(plain)]
     engine.add_drafter("oracle", lambda _: OracleDrafter(len(PROMPT), guesses))
-    engine.reset()
     drafted = engine.generate(PROMPT, replace(PLAIN, drafter="oracle", num_draft_tokens=4))
     assert drafted.token_ids == plain
     assert drafted.stats.drafted or engine.notices

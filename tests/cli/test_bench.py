@@ -1,16 +1,13 @@
 """`bench cost`, `bench speedup` and `bench replay` as a user runs them, on the tiny model."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from akunu_py import loading
 from akunu_py.__main__ import main
-from akunu_py.bench.measurement import check_can_plot
 from akunu_py.calibration import measure as calibration
-from akunu_py.errors import InvalidRequestError
 from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import STEPPED
 
@@ -35,40 +32,14 @@ class TestCost:
         assert "3.10" in out
         assert "Drafting pays here" in out
 
-    def test_it_prints_json_and_draws_a_plot(
-        self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        plot = tmp_path / "cost.svg"
-        assert main([*words, "--json", "--plot", str(plot)]) == 0
+    def test_it_prints_json(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main([*words, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert found["expected_accepted"]["4"]["0.7"] == pytest.approx(1.77, abs=0.005)
         assert found["drafts"][3]["break_even_acceptance"] == pytest.approx(0.1, abs=0.01)
-        assert plot.read_text().startswith("<?xml")
 
     def test_the_engine_uses_what_it_measured(self, words: list[str], tmp_path: Path) -> None:
         assert main([*words, "--json"]) == 0
         assert len(list((tmp_path / "cache" / "costs").iterdir())) == 1
-
-    @pytest.mark.parametrize(
-        ("plot", "sentence"),
-        [
-            ("cost", "end its name with .png"),
-            ("cost.doc", "end its name"),
-            ("no/x.png", "no folder"),
-        ],
-    )
-    def test_a_plot_that_cannot_be_drawn_is_refused_before_measuring(
-        self, tmp_path: Path, plot: str, sentence: str
-    ) -> None:
-        with pytest.raises(InvalidRequestError, match=sentence):
-            check_can_plot(tmp_path / plot)
-
-    def test_a_missing_matplotlib_is_named(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-        assert main(["bench", "cost", "--plot", str(tmp_path / "cost.png")]) == 2
-        assert "pip install 'akunu-py[plot]'" in capsys.readouterr().err
 
 
 class TestSpeedup:
@@ -87,16 +58,14 @@ class TestSpeedup:
     ) -> None:
         assert main(words) == 0
         out = capsys.readouterr().out
-        assert "mine: the model's own answers" in out
-        assert "mine: forced answers: the reference's tokens are taken" in out
-        assert out.count("auto + planner") >= 2
+        rows = {tuple(line.split()[:4]) for line in out.splitlines()}
+        assert {("mine", answers, "auto", "+") for answers in ("own", "forced")} <= rows
         assert "apart in the median" in out
 
-    def test_it_prints_json_and_draws_a_plot(
+    def test_it_prints_json(
         self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        plot = tmp_path / "speedup.svg"
-        assert main([*words, "--answers", "forced", "--json", "--plot", str(plot)]) == 0
+        assert main([*words, "--answers", "forced", "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["machine"]["mlx"]
         names = [row["contestant"] for row in found["rows"]]
@@ -112,7 +81,6 @@ class TestSpeedup:
             "detokenizing",
             "rest",
         }
-        assert plot.read_text().startswith("<?xml")
 
 
 class TestReplay:
@@ -142,18 +110,17 @@ class TestReplay:
             found[name] = [f"{row['predicted_speedup']:.2f}x" for row in rows]
         assert main([*words, "--costs", *found]) == 0
         out = capsys.readouterr().out
-        assert out.startswith("edits: 3 requests")
-        lines = [line.split() for line in out.splitlines() if line.startswith(("auto", "ngram"))]
+        assert "\nedits: 3 requests" in out
+        lines = [line.split() for line in out.splitlines() if line.startswith((" auto", " ngram"))]
         assert [tuple(line[-2:]) for line in lines] == list(zip(*found.values(), strict=True))
         assert "Nothing here was measured" in out
         assert "mlx/issues/3852" in out
 
-    def test_it_prints_json_and_draws_a_plot(
+    def test_it_prints_json(
         self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        plot = tmp_path / "replay.svg"
         words += ["--costs", "m5-max", "--drafter", "auto", "--num-draft-tokens", "auto", "4"]
-        assert main([*words, "--json", "--plot", str(plot)]) == 0
+        assert main([*words, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert "prediction" in found["note"]
         assert found["sets"]["edits"]["requests"] == 3
@@ -163,7 +130,6 @@ class TestReplay:
             assert row["predicted_speedup"] > 1.2
             assert row["drafted"] >= row["accepted"] > 0
             assert row["emitted"] == found["sets"]["edits"]["reference_tokens"]
-        assert plot.read_text().startswith("<?xml")
 
     def test_fewer_requests_can_be_taken(
         self, words: list[str], capsys: pytest.CaptureFixture[str]
@@ -176,7 +142,7 @@ class TestReplay:
     ) -> None:
         words[2] = str(edits.rename(edits.with_name("[red]mine :smile:.jsonl")))
         assert main([*words, "--costs", "m5-max"]) == 0
-        assert capsys.readouterr().out.startswith("[red]mine :smile:: 3 requests")
+        assert "[red]mine :smile:: 3 requests" in capsys.readouterr().out
 
     def test_a_line_that_is_not_a_sample_is_named(
         self, words: list[str], edits: Path, capsys: pytest.CaptureFixture[str]

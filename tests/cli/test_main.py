@@ -133,14 +133,16 @@ def test_a_busy_engine_does_not_keep_the_process() -> None:
 @pytest.mark.parametrize(
     ("command", "out", "err"),
     [
-        ("{} generate -p a -m 1 --json <&- | grep -o finish_r", "finish_r\n", ""),
+        ('{} generate -p a -m 1 --json --model "$1" <&- | grep -o finish_r', "finish_r\n", ""),
         ("{} generate -p a --model ./nowhere 2>&-", "", ""),
         ('mkdir "$0" && cd "$0" && rmdir "$0" && {} generate -p a', "", "directory was deleted"),
     ],
 )
-def test_surroundings_that_lack_something(tmp_path: Path, command: str, out: str, err: str) -> None:
+def test_surroundings_that_lack_something(
+    tiny_model_dir: Path, tmp_path: Path, command: str, out: str, err: str
+) -> None:
     program = command.format(" ".join((sys.executable, *PROGRAM)))
-    words = ["sh", "-c", program, str(tmp_path / "gone")]
+    words = ["sh", "-c", program, str(tmp_path / "gone"), str(tiny_model_dir)]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.stdout == out
     assert err in ended.stderr

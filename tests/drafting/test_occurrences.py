@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.occurrences import VISITED, Consensus, Occurrences, bigram_affinity_of
+from akunu_py.drafting.occurrences import (
+    MAX_COMPARED,
+    VISITED,
+    Consensus,
+    Occurrences,
+    bigram_affinity_of,
+)
+from akunu_py.tokens import agreement
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))
@@ -19,7 +26,8 @@ def test_a_match_is_found_if_the_last_token_occurred_before(text: list[int]) -> 
         assert before == text[len(text) - match.length :]
         assert match.position < len(text)
         assert match.position in match.visited
-        assert match.length == max(map(occurrences.agreement, match.visited))
+        recent = text[: -MAX_COMPARED - 1 : -1]
+        assert match.length == max(agreement(text, place, recent) for place in match.visited)
         assert len(match.visited) <= VISITED
 
 

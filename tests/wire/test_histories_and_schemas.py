@@ -133,9 +133,9 @@ def test_a_bad_schema_loosens_no_other(live: LiveServer, name: str) -> None:
         return {"type": "function", "function": {"name": called, "parameters": parameters}}
 
     tools = {"tools": [tool("bad", BAD[name]), tool("good", {"enum": [2]})]}
-    asked: dict[str, Any] = {"messages": [GO_ON], "max_tokens": 400, "temperature": 0.9} | tools
-    for seed in range(4):
-        called = "bad" if seed % 2 else "good"
+    asked: dict[str, Any] = {"messages": [GO_ON], "max_tokens": 200, "temperature": 0.9} | tools
+    for seed in range(2):
+        called = "bad" if seed else "good"
         choice = {"tool_choice": {"type": "function", "function": {"name": called}}, "seed": seed}
         answer = live.post("/v1/chat/completions", asked | choice)
         warned = "names and types of the parameters of bad" in answer.headers.get("warning", "")
