@@ -67,12 +67,12 @@ def _why_foreign(found: os.stat_result) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a text file in one step; see `replacement`.
+    """Replaces a text file in one step, or the one that a link names; see `replacement`.
 
     Raises:
         OSError: if it cannot be written; the old file is still there then.
     """
-    with replacement(path) as file:
+    with replacement(Path(os.path.realpath(path))) as file:
         file.write(text.encode())
 
 

@@ -60,9 +60,9 @@ class Checkpoint:
 
 def is_plain(value: Any) -> bool:
     """Whether `copy_of` copies all of a value."""
-    if isinstance(value, dict):
+    if type(value) is dict:
         return all(map(is_plain, value.values()))
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):  # a subclass may take other arguments
         return all(map(is_plain, value))
     return isinstance(value, (mx.array, *_SCALARS))
 
@@ -72,7 +72,7 @@ def copy_of(value: Any) -> Any:
     then."""
     if isinstance(value, dict):
         return {name: copy_of(held) for name, held in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(map(copy_of, value))
     return mx.array(value) if isinstance(value, mx.array) else value
 
@@ -90,7 +90,7 @@ def form_of(value: Any) -> Any:
     """A tree with the type and the shape of each array, and the type of each other value."""
     if isinstance(value, dict):
         return {name: form_of(held) for name, held in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(map(form_of, value))
     return (value.dtype, value.shape) if isinstance(value, mx.array) else type(value)
 

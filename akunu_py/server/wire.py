@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -182,8 +183,14 @@ class JobAnswer(Response):
         if self._streams:
             await self._stream(scope, send)
         else:
-            value = self._reply.whole(await self._service.complete(self._jobs))
-            await JSONAnswer(value, headers=self._warning)(scope, receive, send)
+            completions = await self._service.complete(self._jobs)
+            write = partial(self._write, completions)
+            is_long = self._jobs[0].options.logprobs is not None  # perhaps those of a long prompt
+            answer = await asyncio.to_thread(write) if is_long else write()
+            await answer(scope, receive, send)
+
+    def _write(self, completions: Sequence[Completion]) -> JSONAnswer:
+        return JSONAnswer(self._reply.whole(completions), headers=self._warning)
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         chunks = _Chunks(self._reply, self._jobs[0], self.raw_headers, scope, send)

@@ -41,6 +41,7 @@ class FakeEngine:
         chunks: int = 1,
         rounds: int = 1,
         kind: Kind = COMPLETION,
+        *,
         priority: int = 0,
         max_tokens: int = 128,
     ) -> Sequence:
@@ -407,7 +408,7 @@ def test_any_schedule(
     for now in range(100_000):
         for name, (when, chunks, rounds, kind, priority) in zip(names, asked, strict=True):
             if when == now:
-                sequences[name] = engine.put(name, chunks, rounds, kind, priority)
+                sequences[name] = engine.put(name, chunks, rounds, kind, priority=priority)
         if draw.random() < 0.05:
             engine.cancel(draw.choice(names))
         if now > max(entry[0] for entry in asked) and not (
