@@ -36,7 +36,7 @@ ASKED: Final = {"prompt": "def add(a, b):\n", "n_predict": 16, "temperature": 0,
 HEALTH_EVERY_S: Final = 0.05
 COMPLETION_EVERY_S: Final = 0.1
 REST_S: Final = 60.0
-PROMPTS: Final = 24
+PROMPTS: Final = 12
 CACHE_BYTES: Final = 64 << 20
 """So few that these prompts fill them: what the caches keep of attackers is no leak."""
 BEGIN_S: Final = 0.5
