@@ -89,7 +89,7 @@ class _Protocol(HttpToolsProtocol):
     _discarded_bytes = 0
     _cycles: tuple[RequestResponseCycle, ...] = ()
     _deadline: TimerHandle | None = None
-    _unread: TimerHandle | None = None
+    _unread: TimerHandle
     _waits_since = 0.0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -125,8 +125,7 @@ class _Protocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._unread.cancel()
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0

@@ -183,14 +183,10 @@ class JobAnswer(Response):
         if self._streams:
             await self._stream(scope, send)
         else:
-            completions = await self._service.complete(self._jobs)
-            write = partial(self._write, completions)
+            write = partial(self._reply.whole, await self._service.complete(self._jobs))
             is_long = self._jobs[0].options.logprobs is not None  # perhaps those of a long prompt
-            answer = await asyncio.to_thread(write) if is_long else write()
-            await answer(scope, receive, send)
-
-    def _write(self, completions: Sequence[Completion]) -> JSONAnswer:
-        return JSONAnswer(self._reply.whole(completions), headers=self._warning)
+            value = await asyncio.to_thread(write) if is_long else write()
+            await JSONAnswer(value, headers=self._warning)(scope, receive, send)
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         chunks = _Chunks(self._reply, self._jobs[0], self.raw_headers, scope, send)
