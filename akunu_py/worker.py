@@ -260,9 +260,7 @@ class EngineWorker:
                     for sequence in scheduler.running:
                         sequence.cancelled = True
                 scheduler.advance(runner)
-            except (
-                BaseException
-            ) as error:  # nothing here should raise, but nobody may hang if it does
+            except BaseException as error:  # nothing should raise, but nobody may hang if it does
                 self._lose(error)
                 for sequence in scheduler.running:
                     with suppress(BaseException):

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, Self, cast
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import CacheList
 
 _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
@@ -77,13 +77,9 @@ def copy_of(value: Any) -> Any:
     return mx.array(value) if isinstance(value, mx.array) else value
 
 
-def arrays_of(value: Any) -> Iterator[mx.array]:
+def arrays_of(value: Any) -> list[mx.array]:
     """The arrays of a tree of containers."""
-    if isinstance(value, mx.array):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for held in value.values() if isinstance(value, dict) else value:
-            yield from arrays_of(held)
+    return [held for _, held in tree_flatten(value) if isinstance(held, mx.array)]
 
 
 def form_of(value: Any) -> Any:

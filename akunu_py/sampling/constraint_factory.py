@@ -150,7 +150,9 @@ def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | N
         schema = closed(bounded(json.loads(grammar.source)))
         source = _as_lark(f"start: {json_lark(schema)}")
     elif grammar.kind == "regex":
-        source = _regex(grammar.source)
+        from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+        source = LLMatcher.grammar_from_regex(grammar.source)
     else:
         source = _as_lark(grammar.source)
     if reasoning is not None:
@@ -158,12 +160,6 @@ def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | N
         thought = {"lark_grammar": _thought(tokenizer, reasoning)}
         source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
     return source
-
-
-def _regex(source: str) -> str:
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-    return LLMatcher.grammar_from_regex(source)
 
 
 def _as_lark(source: str) -> str:

@@ -105,7 +105,8 @@ class _Pages(CORSMiddleware):
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
         if response.status_code != HTTPStatus.OK:
-            logger.info("OPTIONS of a page %d: %s", response.status_code, bytes(response.body))
+            why = bytes(response.body).decode()
+            logger.info("OPTIONS of a page %d: %s", response.status_code, why)
         return response
 
 
