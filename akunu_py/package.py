@@ -63,8 +63,8 @@ def _why_foreign(found: os.stat_result) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a text file in one step; see `replacement`."""
-    with replacement(path) as file:
+    """Replaces a text file in one step, or the one that a link names; see `replacement`."""
+    with replacement(Path(os.path.realpath(path))) as file:
         file.write(text.encode())
 
 

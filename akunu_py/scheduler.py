@@ -191,7 +191,7 @@ class Scheduler:
         return chosen
 
 
-def _order(sequence: Sequence) -> tuple[bool, int, tuple[int, bool], int]:
+def _order(sequence: Sequence) -> tuple[bool, int, tuple[int, bool, int], int]:
     """The place of a sequence among others; lower goes first. Of those without patience it is the
     one that was passed most, so that the urgent ones among them do not take all turns."""
     impatience = max(0, sequence.passed - PATIENCE + 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from akunu_py.events import Event, EventStream
     from akunu_py.sampling.sampler import Sampler
     from akunu_py.text.stream import TextStream
+
+
+_NO_LIMIT: Final = 1 << 20
+_PREFILLED_PER_ROUND: Final = 16
+"""Prompt tokens that take about as long as a round."""
 
 
 class Kind(StrEnum):
@@ -131,6 +136,9 @@ class Sequence:
         return len(self.prompt) - self.stats.cached_tokens - self.computed_tokens
 
     @property
-    def rank(self) -> tuple[int, bool]:
-        """How urgent it is; lower goes first. A priority, as in vLLM, comes before the kind."""
-        return self.options.priority, self.kind is Kind.CHAT
+    def rank(self) -> tuple[int, bool, int]:
+        """How urgent it is; lower goes first. A priority, as in vLLM, comes before the kind, and
+        that before the work that it may take: each step is four times as much."""
+        most = _NO_LIMIT if self.options.max_tokens is None else self.options.max_tokens
+        work = most + self.stats.prompt_tokens // _PREFILLED_PER_ROUND
+        return self.options.priority, self.kind is Kind.CHAT, work.bit_length() // 2

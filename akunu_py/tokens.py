@@ -43,11 +43,3 @@ def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[i
         tokens.append(FIRST_BOUNDARY + number)
     tokens.extend(prompt)
     return tokens
-
-
-def until_boundary(tokens: Sequence[int]) -> tuple[int, ...]:
-    """The tokens before the first boundary among them."""
-    for position, token in enumerate(tokens):
-        if token >= FIRST_BOUNDARY:
-            return tuple(tokens[:position])
-    return tuple(tokens)

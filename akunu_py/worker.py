@@ -40,6 +40,9 @@ at most."""
 _IDLE_S: Final = 2.0
 """After this long, prompts are saved, a file at a time."""
 
+_TRIM_EVERY_S: Final = 10.0
+"""Requests that are refused before the engine hears of them free memory, too."""
+
 T = TypeVar("T")
 
 _Call = tuple[int, "Callable[[Engine], object]", "Future[object]"]
@@ -257,9 +260,7 @@ class EngineWorker:
                     for sequence in scheduler.running:
                         sequence.cancelled = True
                 scheduler.advance(runner)
-            except (
-                BaseException
-            ) as error:  # nothing here should raise, but nobody may hang if it does
+            except BaseException as error:  # nothing should raise, but nobody may hang if it does
                 self._lose(error)
                 for sequence in scheduler.running:
                     with suppress(BaseException):
@@ -274,6 +275,9 @@ class EngineWorker:
         give_back_memory()
         while engine.save_prompts() or engine.model.rest():
             yield 0.0
+        while True:
+            yield _TRIM_EVERY_S
+            give_back_memory()
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, Self, cast
 
 import mlx.core as mx
 from mlx import nn
-from mlx.utils import tree_unflatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models.cache import CacheList
 
 _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
@@ -60,9 +60,9 @@ class Checkpoint:
 
 def is_plain(value: Any) -> bool:
     """Whether `copy_of` copies all of a value."""
-    if isinstance(value, dict):
+    if type(value) is dict:
         return all(map(is_plain, value.values()))
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):  # a subclass may take other arguments
         return all(map(is_plain, value))
     return isinstance(value, (mx.array, *_SCALARS))
 
@@ -72,25 +72,21 @@ def copy_of(value: Any) -> Any:
     then."""
     if isinstance(value, dict):
         return {name: copy_of(held) for name, held in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(map(copy_of, value))
     return mx.array(value) if isinstance(value, mx.array) else value
 
 
-def arrays_of(value: Any) -> Iterator[mx.array]:
+def arrays_of(value: Any) -> list[mx.array]:
     """The arrays of a tree of containers."""
-    if isinstance(value, mx.array):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for held in value.values() if isinstance(value, dict) else value:
-            yield from arrays_of(held)
+    return [held for _, held in tree_flatten(value) if isinstance(held, mx.array)]
 
 
 def form_of(value: Any) -> Any:
     """A tree with the type and the shape of each array, and the type of each other value."""
     if isinstance(value, dict):
         return {name: form_of(held) for name, held in value.items()}
-    if isinstance(value, list | tuple):
+    if type(value) in (list, tuple):
         return type(value)(map(form_of, value))
     return (value.dtype, value.shape) if isinstance(value, mx.array) else type(value)
 

@@ -6,7 +6,6 @@ ever overwritten.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -195,14 +194,13 @@ def save_conversation(path: Path, saved: SavedConversation) -> None:
         "settings": asdict(saved.options),
     }
     text = json.dumps(content, ensure_ascii=False, indent=2)
-    target = Path(os.path.realpath(path))  # a link stays a link
     try:
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")  # a device or a pipe
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")  # a device or a pipe
             return
-        if target.exists():
+        if path.exists():
             _refuse_foreign(path)
-        write_atomically(target, text)
+        write_atomically(path, text)
     except OSError as error:
         raise SessionFileError(
             f"The conversation could not be saved to {path}: {error.strerror}."

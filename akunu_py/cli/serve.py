@@ -17,6 +17,7 @@ import uvloop
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.machine.device_memory import share_arenas
 from akunu_py.options import Options
 from akunu_py.worker import EngineWorker
 
@@ -36,6 +37,7 @@ def run(settings: ServeSettings) -> int:
     """Listens immediately, and answers as soon as the model is loaded."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("akunu_py").setLevel(settings.log_level)
+    share_arenas()
     has_key = settings.server.key is not None  # a key that cannot be read ends it here
     fetch_model(settings.model)
     with ExitStack() as stack:

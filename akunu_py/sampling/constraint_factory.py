@@ -6,12 +6,11 @@ Grammars of clients are tried in another process first; see `text/trial.py`.
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Lock, Semaphore
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -53,7 +52,6 @@ class ConstraintFactory:
         self._vocabulary = max(vocabulary_size, len(tokenizer.wrapped))
         self._kept: OrderedDict[tuple[Grammar, Reasoning | None], CompiledGrammar] = OrderedDict()
         self._large: WeakSet[CompiledGrammar] = WeakSet()
-        self._places = Semaphore(_MOST_LARGE)
         self._compiling_large = Lock()
 
     def compile(
@@ -111,7 +109,9 @@ class ConstraintFactory:
                 trial = try_out(guide, source)
             reason, is_large = trial.reason, trial.seconds > _LARGE_S
             if not reason:
-                with self._place_of_large() if is_large else nullcontext():
+                with self._compiling_large if is_large else nullcontext():
+                    if is_large and len(self._large) >= _MOST_LARGE:
+                        raise QueueFullError("Too many large grammars are in use; try again.")
                     matcher = make_matcher(tokenizer, source)
                 reason = matcher.get_error()
         except (ValueError, RecursionError) as error:
@@ -126,18 +126,6 @@ class ConstraintFactory:
         if is_large:
             self._large.add(compiled)
         return compiled
-
-    @contextmanager
-    def _place_of_large(self) -> Generator[None, None, None]:
-        """Lets one large grammar be compiled at a time; refuses it if too many wait or are held."""
-        is_full = len(self._large) >= _MOST_LARGE
-        if is_full or not self._places.acquire(blocking=False):
-            raise QueueFullError("Too many large grammars are in use; try again shortly.")
-        try:
-            with self._compiling_large:
-                yield
-        finally:
-            self._places.release()
 
     @cached_property
     def _guide(self) -> "tuple[Guide, LLTokenizer]":
@@ -162,7 +150,9 @@ def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | N
         schema = closed(bounded(json.loads(grammar.source)))
         source = _as_lark(f"start: {json_lark(schema)}")
     elif grammar.kind == "regex":
-        source = _regex(grammar.source)
+        from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
+
+        source = LLMatcher.grammar_from_regex(grammar.source)
     else:
         source = _as_lark(grammar.source)
     if reasoning is not None:
@@ -170,12 +160,6 @@ def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | N
         thought = {"lark_grammar": _thought(tokenizer, reasoning)}
         source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
     return source
-
-
-def _regex(source: str) -> str:
-    from llguidance import LLMatcher  # noqa: PLC0415  (most requests do not need it)
-
-    return LLMatcher.grammar_from_regex(source)
 
 
 def _as_lark(source: str) -> str:

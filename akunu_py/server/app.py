@@ -137,12 +137,11 @@ class _Path:
         if not body.has(*GRAMMAR_FIELDS):
             return await asyncio.to_thread(handle) if is_long else handle()
         left = Event()
-        context = copy_context()
-        context.run(CLIENT_LEFT.set, left)
+        CLIENT_LEFT.set(left)
         try:
             self._service.trials.add(left)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, context.run, handle)
+            return await loop.run_in_executor(self._threads, copy_context().run, handle)
         except AkunuError:
             self._service.check_stopping()
             raise

@@ -358,7 +358,7 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
             found.append(Grammar("regex", text))
         if text := holder.text(*grammar, default=""):
             found.append(Grammar("lark", _lark(holder, text, tokenizer)))
-        if choices := holder.texts(choice):
+        if choices := holder.texts(choice, most=_MAX_GRAMMAR_LENGTH):
             if not all(choices):
                 holder.refuse(choice, "must have no empty text")
             _check_length(holder, choice, "".join(choices))

@@ -89,6 +89,7 @@ class _Protocol(HttpToolsProtocol):
     _discarded_bytes = 0
     _cycles: tuple[RequestResponseCycle, ...] = ()
     _deadline: TimerHandle | None = None
+    _unread: TimerHandle
     _waits_since = 0.0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -117,6 +118,14 @@ class _Protocol(HttpToolsProtocol):
     def _stop_waiting(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(SECONDS_TO_SEND, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread.cancel()
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0

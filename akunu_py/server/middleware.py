@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from akunu_py.server.errors import NOTED_ERROR, RETRY, ApiError, api_error_of, noted_error
@@ -98,9 +99,20 @@ class RequestLog:
         return None
 
 
+class _Pages(CORSMiddleware):
+    """Logs the requests that it refuses by itself; `RequestLog`, within it, has the others."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code != HTTPStatus.OK:
+            why = bytes(response.body).decode()
+            logger.info("OPTIONS of a page %d: %s", response.status_code, why)
+        return response
+
+
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
     """Tells browsers which pages may read answers: desktop applications, and the `origins`."""
-    return CORSMiddleware(
+    return _Pages(
         app,
         allow_origins=origins,
         allow_origin_regex=_allowed(origins),

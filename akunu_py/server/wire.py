@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -182,7 +183,9 @@ class JobAnswer(Response):
         if self._streams:
             await self._stream(scope, send)
         else:
-            value = self._reply.whole(await self._service.complete(self._jobs))
+            write = partial(self._reply.whole, await self._service.complete(self._jobs))
+            is_long = self._jobs[0].options.logprobs is not None  # perhaps those of a long prompt
+            value = await asyncio.to_thread(write) if is_long else write()
             await JSONAnswer(value, headers=self._warning)(scope, receive, send)
 
     async def _stream(self, scope: Scope, send: Send) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
@@ -58,7 +58,7 @@ _LIMITS: Final[dict[str, Any]] = {
 """The library's defaults allow 15 ms for a token, and 500 MB for the states of an answer; and no
 choice of 2,001 texts."""
 _BY_OTHERS: Final = (-SIGKILL, -SIGTERM, -SIGINT, -SIGHUP)
-TOO_COMPLEX: Final = "it is too long, or compiling it takes too much time or memory"
+TOO_COMPLEX: Final = "compiling it takes too much time or memory"
 
 
 class Guide(NamedTuple):
@@ -111,8 +111,9 @@ def gbnf_to_lark(grammar: str, tokens: Mapping[str, int]) -> str:
 @cache
 def runs_away(template: str) -> bool:
     """Whether a plain conversation takes too much time or memory to render with a template."""
-    with closing(TrialProcess()) as process:
+    with suppress(ValueError), closing(TrialProcess()) as process:
         return process.run(_render, template) is None
+    return True
 
 
 def try_out(guide: Guide, grammar: str) -> Trial:
@@ -143,12 +144,13 @@ class TrialProcess:
         None if it had to be killed.
 
         Raises:
+            ValueError: if the values are too long.
             QueueFullError: if too many wait for the process already, it gets no time, or the client
                 has left.
         """
         asked = pickle.dumps((task, values))
         if len(asked) > _MOST_BYTES:
-            return None
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
         key = guide, blake2b(asked).digest()
         if key in self._known:
             return self._known[key]

@@ -12,7 +12,15 @@ from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.options import MAX_DRAFT_TOKENS
-from akunu_py.tokens import FIRST_BOUNDARY, joined, until_boundary
+from akunu_py.tokens import FIRST_BOUNDARY, joined
+
+
+def until_boundary(tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens before the first boundary among them."""
+    for position, token in enumerate(tokens):
+        if token >= FIRST_BOUNDARY:
+            return tuple(tokens[:position])
+    return tuple(tokens)
 
 
 class _Lookup(Drafter):

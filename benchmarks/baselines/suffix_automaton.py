@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
-from akunu_py.tokens import joined, until_boundary
+from akunu_py.tokens import joined
+from benchmarks.baselines.prompt_lookup import until_boundary
 
 MARKED: Final = 4
 FACTOR: Final = 2

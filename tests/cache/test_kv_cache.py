@@ -1,7 +1,7 @@
 """The cache: after any appends, rollbacks and checkpoints it equals a fresh prefill."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import pytest
@@ -302,18 +302,30 @@ def test_layers_that_disagree_are_noticed() -> None:
         cache.advance(1)
 
 
+class _Pair(NamedTuple):
+    first: int
+    second: int
+
+
 class _Unknown:
     """A cache with something in it that cannot be copied."""
 
+    held: Any = open  # an object that is neither an array nor a number
+
     def __init__(self) -> None:
-        self.file = open  # any object that is neither an array nor a number
+        self.found = self.held
 
 
-def test_caches_of_unknown_kinds_decode_plainly_and_say_so() -> None:
-    cache = make_kv_cache(FakeNetwork(GrowingCache, _Unknown), 16)
+class _Named(_Unknown):
+    held = _Pair(1, 2)
+
+
+@pytest.mark.parametrize("kind", [_Unknown, _Named])
+def test_caches_of_unknown_kinds_decode_plainly_and_say_so(kind: type[_Unknown]) -> None:
+    cache = make_kv_cache(FakeNetwork(GrowingCache, kind), 16)
     reason = no_rollback_reason(cache)
     assert reason is not None
-    assert "_Unknown" in reason
+    assert kind.__name__ in reason
     assert "\n" not in reason
     cache.layers[0].update_and_fetch(*layer_input([1, 2]))
     cache.advance(2)

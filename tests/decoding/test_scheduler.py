@@ -42,10 +42,14 @@ class FakeEngine:
         chunks: int = 1,
         rounds: int = 1,
         kind: Kind = COMPLETION,
+        *,
         priority: int = 0,
+        max_tokens: int = 128,
     ) -> Sequence:
         """Lets a request arrive."""
-        sequence = Sequence([0] * CHUNK * chunks, Options(priority=priority), kind)
+        sequence = Sequence(
+            [0] * CHUNK * chunks, Options(priority=priority, max_tokens=max_tokens), kind
+        )
         phases = [*[Phase.PREFILLING] * (chunks - 1), *[Phase.DECODING] * rounds, Phase.DONE]
         self.names[sequence], self.phases[sequence] = name, iter(phases)
         self.scheduler.add(sequence)
@@ -252,6 +256,17 @@ def test_who_is_taken_back_lets_those_behind_in(engine: FakeEngine) -> None:
     assert engine.waiting == []
 
 
+def test_a_short_request_does_not_wait_for_a_queue_of_long_ones(engine: FakeEngine) -> None:
+    for number in range(200):
+        engine.put(str(number), rounds=400, max_tokens=400)
+    for _ in range(9):
+        engine.step()
+    engine.put("short", rounds=2, max_tokens=16)
+    assert "short" in [*engine.step(), *engine.step()]
+    engine.step()
+    assert engine.ended == ["short"]
+
+
 def test_a_completion_pauses_a_chat_when_all_places_are_taken(engine: FakeEngine) -> None:
     for name in "abcd":
         engine.put(name, rounds=99, kind=CHAT)
@@ -395,7 +410,7 @@ def test_any_schedule(
     for now in range(100_000):
         for name, (when, chunks, rounds, kind, priority) in zip(names, asked, strict=True):
             if when == now:
-                sequences[name] = engine.put(name, chunks, rounds, kind, priority)
+                sequences[name] = engine.put(name, chunks, rounds, kind, priority=priority)
         if draw.random() < 0.05:
             engine.cancel(draw.choice(names))
         if now > max(entry[0] for entry in asked) and not (

@@ -116,9 +116,8 @@ class LiveServer:
 
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""
-        while self.service.worker.queue_depth or self.service.processing:
-            pass
-        while self.worker.call(lambda _: bool(self.worker.scheduler.running)):
+        scheduler = self.worker.scheduler
+        while self.worker.call(lambda _: bool(scheduler.waiting or scheduler.running)):
             pass
         self.get("/health")  # the event loop takes one thing after another
 

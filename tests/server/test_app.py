@@ -148,6 +148,9 @@ def test_foreign_pages_are_refused(live: LiveServer, origin: str) -> None:
     response = live.post("/completion", {"prompt": "a"}, Origin=origin)
     assert response.status_code == 403
     assert "access-control-allow-origin" not in response.headers
+    asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    assert live.client.options("/completion", headers=asked).status_code == 400
+    assert "origin" in live.log.wait_for("OPTIONS of a page 400")
 
 
 def test_a_page_that_hides_its_origin_may_only_look(live: LiveServer) -> None:

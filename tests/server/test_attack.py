@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import re
 import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -278,6 +279,23 @@ def test_a_request_that_does_not_come_to_its_end_is_dropped(
     with live.connect() as connection:
         connection.sendall(sent)
         assert connection.recv(100) == b""
+
+
+def test_a_client_that_does_not_read_its_answer_is_dropped(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "SECONDS_TO_SEND", 0.2)
+    live.log.clear()
+    received = b""
+    with live.dial("/tokenize", {"content": "x " * (1 << 17), "with_pieces": True}) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        live.log.wait_for("GET /health")  # its answer waits until the first one is read, or dropped
+        with suppress(ConnectionError):
+            while more := connection.recv(1 << 20):
+                received += more
+    declared = re.search(rb"content-length: (\d+)", received)
+    assert declared is not None
+    assert len(received) < int(declared[1])
 
 
 def test_idle_connections_make_room_for_others(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event as Flag
 from threading import get_ident
 from typing import Any
@@ -56,10 +57,11 @@ def test_what_the_engine_calls_cannot_wait_for_its_worker(worker: EngineWorker) 
 def test_freed_memory_is_given_back_when_it_is_idle(
     worker: EngineWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given_back = Flag()
-    monkeypatch.setattr("akunu_py.worker.give_back_memory", given_back.set)
+    given_back = SimpleQueue[int]()
+    monkeypatch.setattr("akunu_py.worker.give_back_memory", lambda: given_back.put(1))
+    monkeypatch.setattr("akunu_py.worker._TRIM_EVERY_S", 0.01)
     assert list(worker.stream("a", Options(2)))
-    assert given_back.wait(60)
+    assert [given_back.get(timeout=60) for _ in range(2)]  # again, without another request
 
 
 def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> None:
