@@ -380,6 +380,8 @@ def complaint(path: str, response: httpx2.Response) -> str:
         return error
     assert error["type"] in ("invalid_request_error", "exceed_context_size_error")
     names = {"code", "message", "type"} | ({"param"} if PREFIX_OF[path] == "/v1/" else set())
+    if error["type"] == "exceed_context_size_error":  # as llama-server has it
+        names |= {"n_prompt_tokens", "n_ctx"}
     assert set(error) == names
     return str(error["message"])
 
