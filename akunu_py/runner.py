@@ -18,6 +18,7 @@ from akunu_py.decoding.batch import Batch, Member
 from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
+from akunu_py.drafting.base import Origin
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
@@ -427,7 +428,8 @@ def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
     """Turns a round into text, cuts it where the text stops, and only then counts it."""
     pieces = []
     for position, token in enumerate(outcome.tokens):
-        pieces.append(text.feed(token, drafted=position < outcome.accepted))
+        drafted = outcome.draft.origin if position < outcome.accepted else Origin.NONE
+        pieces.append(text.feed(token, drafted))
         if text.stop:
             outcome.cut(position + 1, Finish.STOP)
             break

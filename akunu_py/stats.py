@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, Final
 
+from akunu_py.drafting.base import Origin
 from akunu_py.round import Round
 
 
@@ -48,6 +49,8 @@ class Stats:
     decode_since: float | None = None
     accepted_by_position: list[int] = field(default_factory=list)
     accepted_counts: Counter[int] = field(default_factory=Counter)
+    drafted_by_origin: Counter[Origin] = field(default_factory=Counter)
+    accepted_by_origin: Counter[Origin] = field(default_factory=Counter)
 
     def add(self, outcome: Round) -> None:
         """Adds a round, already cut at a stop."""
@@ -69,6 +72,9 @@ class Stats:
         if drafted:
             # New containers: a copy of the sums, which an event has, keeps the old ones.
             self.accepted_counts = self.accepted_counts + Counter({outcome.accepted: 1})
+            origin = outcome.draft.origin
+            self.drafted_by_origin = self.drafted_by_origin + Counter({origin: drafted})
+            self.accepted_by_origin = self.accepted_by_origin + Counter({origin: outcome.accepted})
             missing = drafted - len(self.accepted_by_position)
             by_position = [*self.accepted_by_position, *[0] * missing]
             for position in range(outcome.accepted):
@@ -85,6 +91,16 @@ class Stats:
         mine, theirs = self.accepted_by_position, other.accepted_by_position
         self.accepted_by_position = [a + b for a, b in zip_longest(mine, theirs, fillvalue=0)]
         self.accepted_counts += other.accepted_counts
+        self.drafted_by_origin += other.drafted_by_origin
+        self.accepted_by_origin += other.accepted_by_origin
+
+    @property
+    def drafts(self) -> dict[str, dict[str, int]]:
+        """The tokens drafted and accepted, by where they come from."""
+        return {
+            origin.value: {"drafted": count, "accepted": self.accepted_by_origin[origin]}
+            for origin, count in self.drafted_by_origin.items()
+        }
 
     @property
     def acceptance_rate(self) -> float:
@@ -109,6 +125,7 @@ class Stats:
             "target_tokens": self.target_tokens,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "drafts": self.drafts,
             "bonus": self.bonus,
             "corrected": self.corrected,
             "plain": self.plain,

@@ -74,6 +74,8 @@ def describe_model(engine: Engine) -> dict[str, Any]:
         "context_length": model.context_length,
         "vocabulary_size": model.vocabulary_size,
         "after_rejection": str(model.after_rejection),
+        "head": None if model.head is None else model.head.describe,
+        "names_head": model.names_head,
     }
     if model.ranks is not None:
         facts |= {"ranks": model.ranks, "broadcast_s": model.broadcast_seconds()}

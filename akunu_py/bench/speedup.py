@@ -354,5 +354,5 @@ def _seconds_to_text(engine: Engine, pair: SpeedupPair) -> float:
     text = TextStream(engine.tokenizer.detokenizer(pair.task.case.prompt))
     begun = perf_counter()
     for token in pair.completion.tokens:
-        text.feed(token, drafted=False)
+        text.feed(token)
     return perf_counter() - begun

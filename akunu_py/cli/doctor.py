@@ -5,6 +5,8 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.bench.cost_report import CostReport, curve_lines
@@ -19,11 +21,18 @@ from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.model.target_model import TargetModel
     from akunu_py.planning.cost_curve import CostCurve
 
 _NAME_WIDTH: Final = 10
 _MEBI: Final = 1 << 20
 _LEAST_CONTEXT: Final = 512
+_GUESSES: Final = 16
+"""So many guesses of a head are timed; the first few are slower."""
+_NO_HEAD: Final = (
+    "its configuration names a head to draft with, which these files lack, as most conversions do; "
+    "`--mtp NAME` takes it from the original repository"
+)
 
 _UNKNOWN: Final[dict[str, Any]] = {
     "drafter": "auto",
@@ -84,6 +93,15 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     ]
     lines.append(_line("", _conditions(curve)))
     trusted = curve.doubt <= MEASURED
+    if trusted and engine.model.head is not None:
+        findings["head"] = found = _head_costs(engine.model, curve)
+        lines.append(
+            _line(
+                "",
+                f"a guess of the head takes {1e3 * found['guess_s']:.2f} ms, and pays from "
+                f"{max(0.0, found['break_even']):.0%} acceptance",
+            )
+        )
     recommended = _recommend(report.payoff) if trusted else _UNKNOWN
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
@@ -106,6 +124,28 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
         return (known if is_known else measure_costs_with_bar(engine)), ""
     except BackendError as error:
         return None, str(error)
+
+
+def _head_costs(model: "TargetModel", curve: "CostCurve") -> dict[str, float]:
+    """Seconds of a guess of the model's head, and from which acceptance on one guess a round pays
+    at short contexts."""
+    import mlx.core as mx  # noqa: PLC0415  (takes a while)
+
+    assert model.head is not None
+    cache, times = model.make_cache(2 * _GUESSES), []
+    model.forward(mx.array([0]), cache)
+    states = model.take_hidden()
+    pairs = model.head.make_cache(2 * _GUESSES)
+    for _ in range(_GUESSES):
+        begun = perf_counter()
+        states = model.head(mx.array([0]), states, pairs)
+        mx.eval(states, mx.argmax(model.head.logits(states)))
+        times.append(perf_counter() - begun)
+    guess_s = median(times)
+    return {
+        "guess_s": guess_s,
+        "break_even": (curve.verify_s(2, _GUESSES) + guess_s) / curve.decode_s(_GUESSES) - 1.0,
+    }
 
 
 def _conditions(curve: "CostCurve") -> str:
@@ -142,6 +182,7 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
         ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
         ("rollback", model["after_rejection"]),
         ("kv cache", model["kv_cache"]),
+        ("head", model["head"] or (_NO_HEAD if model["names_head"] else None)),
     ]
     return [_line(name, fact) for name, fact in facts if fact]
 

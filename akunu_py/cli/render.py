@@ -7,13 +7,14 @@ except newline and tab as a symbol; a pipe gets the text unchanged.
 import os
 import re
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Self, TextIO
 from unicodedata import category, east_asian_width
 
+from akunu_py.drafting.base import Origin
 from akunu_py.round import Finish
 from akunu_py.stats import Stats
 
@@ -58,7 +59,7 @@ class Palette:
     """The escape sequence of each style; empty if the stream shows no styles."""
 
     dim: str = ""
-    drafted: str = ""
+    drafted: Mapping[Origin, str] = field(default_factory=dict)
     error: str = ""
 
     def paint(self, style: str, text: str) -> str:
@@ -66,8 +67,13 @@ class Palette:
 
 
 PLAIN: Final = Palette()
-_MONOCHROME: Final = Palette(drafted="\x1b[4m")
-_COLOURED: Final = Palette(dim="\x1b[2m", drafted="\x1b[32m", error="\x1b[31m")
+_DRAFTED: Final = {origin: "\x1b[32m" for origin in Origin if origin} | {
+    Origin.HEAD: "\x1b[36m",
+    Origin.MODEL: "\x1b[36m",
+    Origin.MEMORY: "\x1b[34m",
+}
+_MONOCHROME: Final = Palette(drafted=dict.fromkeys(_DRAFTED, "\x1b[4m"))
+_COLOURED: Final = Palette(dim="\x1b[2m", drafted=_DRAFTED, error="\x1b[31m")
 
 
 def palette_for(stream: TextIO) -> Palette:
@@ -122,42 +128,42 @@ class AnswerWriter:
     def __init__(self, stream: TextIO, *, show_drafts: bool = False, wrap: bool = False) -> None:
         self._stream = stream
         self._palette = palette_for(stream)
-        self._drafted_style = self._palette.drafted if show_drafts else ""
+        self._styles = self._palette.drafted if show_drafts else {}
         self._is_terminal = stream.isatty()
         self._columns = columns_of(stream) if wrap else None
         self._line, self._column = "", 0  # the whole line of the answer; where the terminal is
         self._fence = ""  # the marks that opened a block of code
         self._indents = True  # the line has only spaces so far
-        self._held: list[tuple[str, bool]] = []
+        self._held: list[tuple[str, Origin]] = []
         self._held_width = 0
-        self._ready: list[tuple[str, bool]] = []
+        self._ready: list[tuple[str, Origin]] = []
 
     def write(self, pieces: "Iterable[Piece]") -> None:
         for piece in pieces:
             text = printable(piece.text) if self._is_terminal else piece.text
             if self._columns is None:
-                self._send(text, drafted=piece.drafted)
+                self._send(text, piece.drafted)
                 continue
             for part in filter(None, _PARTS.split(text)):
-                self._take(part, self._columns, drafted=piece.drafted)
+                self._take(part, self._columns, piece.drafted)
         self._show()
 
     def end_line(self) -> None:
         self._end_word()
         if self._line:
-            self._send("\n", drafted=False)
+            self._send("\n", Origin.NONE)
         self._show()
 
     @property
     def _is_code(self) -> bool:
         return bool(self._fence) or self._line.startswith(("    ", "\t"))
 
-    def _take(self, part: str, columns: int, *, drafted: bool) -> None:
+    def _take(self, part: str, columns: int, drafted: Origin) -> None:
         if _PARTS.fullmatch(part):
             self._end_word()
         if part == "\n" or (part == " " and self._indents) or (self._line and self._is_code):
             self._end_word()
-            self._send(part, drafted=drafted)
+            self._send(part, drafted)
             return
         self._held.append((part, drafted))
         self._held_width += max(width(part), 1)
@@ -174,9 +180,9 @@ class AnswerWriter:
                 self._ready.append(("\n", held[0][1]))
                 self._column = 0
         for part, drafted in held:
-            self._send(part, drafted=drafted)
+            self._send(part, drafted)
 
-    def _send(self, text: str, *, drafted: bool) -> None:
+    def _send(self, text: str, drafted: Origin) -> None:
         if not text:
             return
         self._ready.append((text, drafted))
@@ -191,7 +197,7 @@ class AnswerWriter:
     def _show(self) -> None:
         ready, self._ready = self._ready, []
         for drafted, group in groupby(ready, key=lambda part: part[1]):
-            style = self._drafted_style if drafted else ""
+            style = self._styles.get(drafted, "")
             self._stream.write(self._palette.paint(style, "".join(text for text, _ in group)))
         self._stream.flush()
 

@@ -199,7 +199,11 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"{total.cached_tokens:,} of them cached from earlier turns",
             f"forward passes: {total.target_forwards:,}, "
             f"over {count(total.target_tokens, 'position')}; "
-            f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted",
+            f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted"
+            + "".join(
+                f"; {origin}: {found['accepted']:,} of {found['drafted']:,}"
+                for origin, found in total.drafts.items()
+            ),
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
             f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",

@@ -126,6 +126,9 @@ class Batch:
         together = [one for one in members if one.shares]
         if len(together) == 1 or (together and self.why_impossible):
             together = []
+        pays = bool(together) and self._guesses_pay(together)
+        for one in members:
+            one.session.may_guess = pays or one not in together
         self._submit([one for one in together if one.wants_forward])
         if together and sum(one.step_gain for one in together) >= 0.0:
             self._submit(together, ahead=True)
@@ -146,6 +149,20 @@ class Batch:
         """Whether every sequence costs what the longest does: recurrences take one after another
         of `[sequences, longest]` tokens."""
         return self._model.pads_batches or members[0].target.cache.has_states
+
+    def _guesses_pay(self, members: Sequence[Member]) -> bool:
+        """Whether a round of all is faster with a guess of each network, which takes its time."""
+        chains = [chain for one in members if (chain := one.session.chain) is not None]
+        costs = self._costs(len(members)) if chains else None
+        if costs is None:
+            return False
+        table = costs.verify_table(sum(one.target.length for one in members), MAX_BATCH_ROWS)
+        alone = len(members)
+        rows = 2 * alone if self._pads(members) else alone + len(chains)
+        if rows > len(table):
+            return False
+        gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
+        return (alone + gained) / (table[rows - 1] + spent) > alone / table[alone - 1]
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
         """Cuts the drafts of a forward to what they are worth in it."""

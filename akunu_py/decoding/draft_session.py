@@ -13,7 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter, NoDrafter
+from akunu_py.drafting.base import FORCED, NO_DRAFT, Draft, Drafter, NoDrafter
 from akunu_py.drafting.chain import Chain
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.round import Round
@@ -21,9 +21,6 @@ from akunu_py.round import Round
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import HeadPairs
     from akunu_py.sampling.constraint import Constraint
-
-FORCED: Final = "forced"
-"""The source of drafts that a grammar makes."""
 
 _FORCED_ACCEPTANCE: Final = 0.98
 """The text of a forced draft is certain, but the model may split it into other tokens."""
@@ -90,7 +87,7 @@ class DraftSession:
 
     `constraint` is the grammar that the text must match, `chain` guesses where copies do not help,
     `num_draft_tokens` is the most tokens that a draft may have, and `release` gives back what other
-    answers may draft with after this one.
+    answers may draft with after this one. The batch says whether the chain `may_guess`.
     """
 
     def __init__(
@@ -110,7 +107,8 @@ class DraftSession:
         self._planner = planner or FixedPlanner(0)
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
-        self._chain = chain
+        self.chain = chain
+        self.may_guess = True
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
 
     def begin(
@@ -122,8 +120,8 @@ class DraftSession:
         """Starts an answer to `prompt`, which may be copied from the references; `read` is what the
         model's head has read of it."""
         self._drafter.begin(prompt, references)
-        if self._chain is not None:
-            self._chain.begin(prompt, read)
+        if self.chain is not None:
+            self.chain.begin(prompt, read)
         self._planner.begin()
 
     def propose(
@@ -144,7 +142,8 @@ class DraftSession:
         """The part of the drafter's proposal that pays."""
         limit = now.limit
         draft = self._drafter.propose(limit)
-        if (chain := self._chain) is not None and self._planner.asks(draft, now, chain):
+        chain = self.chain if self.may_guess else None
+        if chain is not None and self._planner.asks(draft, now, chain):
             if now.pipelined:
                 return _GUESSES
             draft, now = self._guessed(draft, now, chain)
@@ -181,7 +180,7 @@ class DraftSession:
     def learn(self, outcome: Round) -> None:
         if not self.num_draft_tokens:
             return
-        if (chain := self._chain) is not None:
+        if (chain := self.chain) is not None:
             chain.learn(outcome.tokens)
             if outcome.seconds is not None:
                 outcome.seconds -= chain.spent_s

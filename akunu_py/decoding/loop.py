@@ -163,6 +163,7 @@ class Decoding(Generic[P]):
         self, target: Target[P], session: DraftSession, known: int, limits: Limits
     ) -> None:
         self.target = target
+        self.session = session
         self._loop = decode(target, session, known, limits)
         self.forward: Forward | None = next(self._loop)
         self.flights: deque[P] = deque()

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import NO_DRAFT, RECALL, Draft
 from akunu_py.drafting.evidence import (
     AFFINITY_ODDS,
     FIRST_REWRITE,
@@ -125,7 +125,7 @@ class AutoDrafter:
                 alignment.follow(candidate.position, candidate.length, resumed=candidate.resumed)
             source, length = candidate.source, candidate.length
         elif recall is not None:
-            source, length = "recall", recall.length
+            source, length = RECALL, recall.length
         else:
             self._untried = None
             return NO_DRAFT

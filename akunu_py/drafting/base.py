@@ -8,11 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+class Origin(StrEnum):
+    """Where a drafted token comes from, as users see it; empty for one that was not drafted."""
+
+    NONE = ""
+    COPIES = "copies"  # of the request and its references
+    MEMORY = "memory"  # of projects and earlier requests
+    HEAD = "head"  # the model's own
+    MODEL = "draft model"
+    GRAMMAR = "grammar"
+
+
+RECALL: Final = "recall"
+FORCED: Final = "forced"
+"""Sources of drafts that are no copies: what other texts recall, and what a grammar makes."""
+
+_ORIGINS: Final = {
+    RECALL: Origin.MEMORY,
+    FORCED: Origin.GRAMMAR,
+    **{origin.value: origin for origin in (Origin.HEAD, Origin.MODEL)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +66,10 @@ class Draft:
 
     def __bool__(self) -> bool:
         return bool(self.tokens)
+
+    @property
+    def origin(self) -> Origin:
+        return _ORIGINS.get(self.source, Origin.COPIES if self.tokens else Origin.NONE)
 
     def cut(self, length: int) -> Draft:
         if length >= len(self.tokens):

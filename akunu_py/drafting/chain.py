@@ -14,14 +14,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import Draft, Origin
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import HeadPairs
-
-HEAD: Final = "head"
-DRAFT_MODEL: Final = "draft model"
-"""The sources of the drafts of networks."""
 
 _CLASSES: Final = 10
 """A rate is learnt for each tenth of how likely a network finds its guess."""
@@ -48,7 +44,7 @@ class Guesser(Protocol):
         name: the source of its drafts.
     """
 
-    name: str
+    name: Origin
 
     def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
         """Starts a request; `read` is what the model's head has read of the prompt."""
@@ -83,7 +79,7 @@ class Chain:
         self.begin = guesser.begin
 
     @property
-    def name(self) -> str:
+    def name(self) -> Origin:
         return self._guesser.name
 
     def rate(self, position: int) -> float:
@@ -153,7 +149,9 @@ class Chain:
 def chain_priors() -> dict[Hashable, float]:
     """At first, a network is believed, and more so where the copy says the same."""
     priors: dict[Hashable, float] = {}
-    classes = product((HEAD, DRAFT_MODEL), (False, True), range(_POSITIONS), range(_CLASSES))
+    classes = product(
+        (Origin.HEAD, Origin.MODEL), (False, True), range(_POSITIONS), range(_CLASSES)
+    )
     for name, agrees, position, tenth in classes:
         prob = (tenth + 0.5) / _CLASSES
         kind = _kind(name, agrees, position, prob)
@@ -161,6 +159,6 @@ def chain_priors() -> dict[Hashable, float]:
     return priors
 
 
-def _kind(name: str, agrees: bool, position: int, prob: float) -> Hashable:
+def _kind(name: Origin, agrees: bool, position: int, prob: float) -> Hashable:
     tenth = min(int(_CLASSES * prob), _CLASSES - 1)
     return name, agrees, min(position, _POSITIONS - 1), tenth

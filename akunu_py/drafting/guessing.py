@@ -14,7 +14,8 @@ from typing import cast
 import mlx.core as mx
 
 from akunu_py.cache.kv_cache import HeadPairs
-from akunu_py.drafting.chain import DRAFT_MODEL, HEAD, Guess, Guesser
+from akunu_py.drafting.base import Origin
+from akunu_py.drafting.chain import Guess, Guesser
 from akunu_py.drafting.draft_model import DraftModel
 from akunu_py.model.head import Head
 from akunu_py.sampling.sampler import Sampler
@@ -59,7 +60,7 @@ class Choice:
 class HeadGuesser(Guesser):
     """Guesses with the model's own head. One with several steps makes one guess, with the first."""
 
-    name = HEAD
+    name = Origin.HEAD
 
     def __init__(self, head: Head, sampler: Sampler) -> None:
         self._head = head
@@ -96,7 +97,7 @@ class HeadGuesser(Guesser):
 class DraftModelGuesser(Guesser):
     """Guesses with a second model, which was lent to it."""
 
-    name = DRAFT_MODEL
+    name = Origin.MODEL
 
     def __init__(self, source: DraftModel, sampler: Sampler) -> None:
         self._source = source

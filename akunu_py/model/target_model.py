@@ -121,6 +121,11 @@ class TargetModel:
         """How many tokens the model was trained for."""
         return self._setting(*CONTEXT_KEYS) or _FALLBACK_CONTEXT
 
+    @property
+    def names_head(self) -> bool:
+        """Whether its configuration names a head to draft with; its files may have none."""
+        return bool(self._setting("mtp_num_hidden_layers", "num_nextn_predict_layers"))
+
     def _setting(self, *names: str) -> int | None:
         """The first whole number with one of these names in the configuration, or else in what
         mlx-lm assumes where that is silent. The text part of a model that also sees comes first."""

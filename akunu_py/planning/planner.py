@@ -13,8 +13,8 @@ from operator import truediv
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.drafting.chain import DRAFT_MODEL, HEAD, Chain
+from akunu_py.drafting.base import NO_DRAFT, Draft, Origin
+from akunu_py.drafting.chain import Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
@@ -44,7 +44,7 @@ USUAL_TOKEN_COST: Final = 0.12
 """What verifying one draft token usually costs, in forwards: a compromise between the chips that
 were measured, for planners that do not know the costs."""
 
-GUESSED: Final = (HEAD, DRAFT_MODEL)
+_GUESSED: Final = (Origin.HEAD, Origin.MODEL)
 
 _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
@@ -258,7 +258,7 @@ class DraftPlanner:
         costs = (cost + refill for cost in rounds)
         speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
-        if self._guessed is not None and draft.source in GUESSED and not now.pipelined:
+        if self._guessed is not None and draft.origin in _GUESSED and not now.pipelined:
             spent = (rounds[length - 1] if length else alone) + now.guessing_s
             self._guessed.learn(expected[length], spent / step)
         self.saving = 1.0 - plain / speeds[length]

@@ -138,6 +138,13 @@ def _prometheus_lines(service: Service) -> Iterator[str]:
         yield from _comments(name, f"{meaning}, by kind of request.", "counter")
         for kind_, part in metrics.by_kind.items():
             yield f'{_PREFIX}{name}{{kind="{kind_}"}} {getattr(part, read):.12g}'
+    for name, meaning, found in (
+        ("draft_tokens_by_origin_total", "Tokens drafted", sums.drafted_by_origin),
+        ("accepted_tokens_by_origin_total", "Draft tokens accepted", sums.accepted_by_origin),
+    ):
+        yield from _comments(name, f"{meaning}, by where they come from.", "counter")
+        for origin, count in found.items():
+            yield f'{_PREFIX}{name}{{origin="{origin}"}} {count}'
     name = "spec_decode_num_accepted_tokens_per_pos_total"
     yield from _comments(name, "Draft tokens accepted, by their position in the draft.", "counter")
     for position, count in enumerate(sums.accepted_by_position):

@@ -295,11 +295,12 @@ def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
     not count; `done` is how many tokens of the prompt are done, if not all of them."""
     prompt = stats.prompt_tokens if done is None else done
     computed = max(prompt - stats.cached_tokens, 0)
-    found = {"cache_n": stats.cached_tokens}
+    found: dict[str, Any] = {"cache_n": stats.cached_tokens}
     found |= _rates("prompt", computed, stats.prefill_s if computed or done is None else 0.0)
     found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
+        found["drafts"] = stats.drafts
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tokenizers.decoders import DecodeStream
 
+from akunu_py.drafting.base import Origin
 from akunu_py.options import Reasoning
 
 _CONTEXT: Final = 8
@@ -165,11 +166,11 @@ class ReasoningSplitter:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that became readable with one token, whether that token was drafted, and how many of the
-    first characters are reasoning, with its marks."""
+    """Text that became readable with one token, what drafted that token, if anything did, and how
+    many of the first characters are reasoning, with its marks."""
 
     text: str
-    drafted: bool
+    drafted: Origin
     thought: int = 0
 
 
@@ -196,7 +197,7 @@ class TextStream:
         """The stop string that has ended the answer."""
         return self._scanner.found
 
-    def feed(self, token: int, *, drafted: bool) -> Piece:
+    def feed(self, token: int, drafted: Origin = Origin.NONE) -> Piece:
         splitter = self._splitter
         self._undecided += not splitter.over
         thought, answer = splitter.feed(self._detokenizer.add(token))
@@ -221,4 +222,4 @@ class TextStream:
         more, rest = self._splitter.flush()
         self.reasoning_tokens += self._undecided if thought + more else 0
         text = self._scan(answer + rest, thought) + self._scanner.flush()
-        return Piece(thought + more + text, drafted=False, thought=len(thought + more))
+        return Piece(thought + more + text, Origin.NONE, thought=len(thought + more))

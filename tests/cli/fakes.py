@@ -8,7 +8,7 @@ from collections.abc import Sequence as Tokens
 from types import SimpleNamespace
 from typing import cast
 
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import Draft, Origin
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
@@ -122,7 +122,10 @@ class FakeEngine:
             tokens = tuple(map(ord, text))
             done = Round(tokens, Draft(tokens[:1] if start else ()), accepted=int(start > 0))
             stats.add(done)
-            pieces = [Piece(it, start > 0 and not index) for index, it in enumerate(text)]
+            pieces = [
+                Piece(it, Origin.COPIES if start > 0 and not index else Origin.NONE)
+                for index, it in enumerate(text)
+            ]
             yield Event(done, tuple(pieces), stats)
         if answer in (ENDLESS, SILENT):
             for _ in range(self._interrupts):

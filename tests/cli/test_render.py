@@ -16,7 +16,7 @@ from akunu_py.cli.render import (
     stats_line,
     wrapped,
 )
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import Draft, Origin
 from akunu_py.round import Finish, Round
 from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
@@ -42,7 +42,12 @@ def test_control_characters_become_symbols() -> None:
     assert printable("a\x1b[31mb\x07\x7f\x9b\r\n") == "a␛[31mb␇␡\ufffd\n"
 
 
-PIECES = [Piece("a", False), Piece("b\x1b", True), Piece("c\r\n", True), Piece("", False)]
+PIECES = [
+    Piece("a", Origin.NONE),
+    Piece("b\x1b", Origin.COPIES),
+    Piece("c\r\n", Origin.COPIES),
+    Piece("", Origin.NONE),
+]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +70,7 @@ def test_only_an_open_line_is_ended() -> None:
     stream = StringIO()
     writer = AnswerWriter(stream)
     writer.end_line()
-    writer.write([Piece("a", False), Piece("", False)])
+    writer.write([Piece("a", Origin.NONE), Piece("", Origin.NONE)])
     writer.end_line()
     writer.end_line()
     assert stream.getvalue() == "a\n"
@@ -84,7 +89,7 @@ def shown_on(columns: int, pieces: list[Piece], monkeypatch: pytest.MonkeyPatch)
 
 @given(st.text(" abc\n", max_size=60), st.integers(4, 20), st.integers(1, 5))
 def test_a_chat_breaks_lines_between_words_only(text: str, columns: int, size: int) -> None:
-    pieces = [Piece(text[at : at + size], False) for at in range(0, len(text), size)]
+    pieces = [Piece(text[at : at + size], Origin.NONE) for at in range(0, len(text), size)]
     with pytest.MonkeyPatch.context() as patch:
         shown = shown_on(columns, pieces, patch)
     assert shown.split() == text.split()
@@ -105,7 +110,7 @@ def test_a_chat_breaks_lines_between_words_only(text: str, columns: int, size: i
 def test_where_lines_are_broken(
     columns: int, said: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown_on(columns, [Piece(said, False)], monkeypatch) == shown
+    assert shown_on(columns, [Piece(said, Origin.NONE)], monkeypatch) == shown
 
 
 @pytest.mark.parametrize(
@@ -117,8 +122,11 @@ def test_where_lines_are_broken(
     ],
 )
 def test_lines_of_code_are_left_as_they_are(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown_on(9, [Piece(part, False) for part in code], monkeypatch) == code
-    assert shown_on(9, [Piece(f"{code}a b c d e f", True)], monkeypatch) == f"{code}a b c d e\nf\n"
+    assert shown_on(9, [Piece(part, Origin.NONE) for part in code], monkeypatch) == code
+    assert (
+        shown_on(9, [Piece(f"{code}a b c d e f", Origin.COPIES)], monkeypatch)
+        == f"{code}a b c d e\nf\n"
+    )
 
 
 def test_what_was_written_before_an_interrupt_is_not_repeated() -> None:
@@ -129,7 +137,7 @@ def test_what_was_written_before_an_interrupt_is_not_repeated() -> None:
     stream = Interrupted()
     writer = AnswerWriter(stream)
     with pytest.raises(KeyboardInterrupt):
-        writer.write([Piece("once", False)])
+        writer.write([Piece("once", Origin.NONE)])
     with pytest.raises(KeyboardInterrupt):
         writer.end_line()
     assert stream.getvalue() == "once\n"
@@ -142,7 +150,10 @@ def test_notices_keep_their_lines_and_break_at_columns() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "pieces", "shown"),
-    [(40, [Piece("日本語です", False)], "日本語で"), (10, [Piece("x", False)] * 25, "x" * 20)],
+    [
+        (40, [Piece("日本語です", Origin.NONE)], "日本語で"),
+        (10, [Piece("x", Origin.NONE)] * 25, "x" * 20),
+    ],
     ids=["wide characters wait for no space", "nor does a word longer than the line"],
 )
 def test_what_is_shown_before_a_line_ends(
