@@ -18,7 +18,6 @@ from akunu_py.decoding.batch import Batch, Member
 from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.drafting.base import Origin
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
@@ -32,7 +31,7 @@ from akunu_py.sampling.sampler import SamplerFactory
 from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
-from akunu_py.tokens import common_prefix_length
+from akunu_py.tokens import Origin, common_prefix_length
 
 WORTH_WAITING: Final = 16
 """A sequence waits for another if they share this many tokens or more: to compute fewer again takes

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, Final
 
-from akunu_py.drafting.base import Origin
 from akunu_py.round import Round
+from akunu_py.tokens import Origin
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Lists of token ids: what two of them share, and several documents in one list."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
 FIRST_BOUNDARY: Final = 1 << 31
@@ -11,6 +12,17 @@ no match runs across it.
 """
 
 _STRIDE: Final = 256
+
+
+class Origin(StrEnum):
+    """Where a drafted token comes from, as users see it; empty for one that was not drafted."""
+
+    NONE = ""
+    COPIES = "copies"  # of the request and its references
+    MEMORY = "memory"  # of projects and earlier requests
+    HEAD = "head"  # the model's own
+    MODEL = "draft model"
+    GRAMMAR = "grammar"
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:

@@ -15,8 +15,10 @@ from mlx import nn
 from mlx_lm.utils import MODEL_REMAPPING
 
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
+from akunu_py.model.head_layouts import LAYOUTS
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import IN_TURNS, REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
+from tests.model.test_heads import CASES, LAYERS
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"
 
@@ -38,6 +40,24 @@ tests.models_page`.
 
 | keeps its context in | speculation | rollback | a prefix is reused up to | `model_type` |
 | --- | --- | --- | --- | --- |
+"""
+
+
+_OWN_HEADS: Final = """\
+## Heads
+
+Some models bring a head that was trained to guess their next tokens (MTP, "nextn"). It drafts new \
+text, where there is nothing to copy. It is found by its tensors: among the weights, in \
+`mtp.safetensors` or `mtp/weights.safetensors` in the model's folder, or with `--mtp PATH` in a \
+folder or a repository of its own or of the original model, of which only the files that its \
+index names for the head are fetched. Most conversions lack the head; `doctor` says so. \
+`tests/decoding/test_head_drafts.py` drafts with a tiny head of each kind, and the tokens are \
+those of plain decoding; of real heads, only the bundled model's was tried. Layers with states \
+are not known in heads, of several steps only the first guesses, and a model that is split over \
+processes has none.
+
+| layout | a tensor that it is known by | `model_type` |
+| --- | --- | --- |
 """
 
 
@@ -80,8 +100,26 @@ def models_page() -> str:
         f"{_HEAD}{''.join(lines)}\nmlx-lm runs {others}. `llama` has windows only if its "
         "configuration names them.\n\nSeveral requests share forwards, drafts included, but "
         f"{turns} take turns: they have a recurrence or an attention of their own, or one that "
-        f"chooses its keys.\n\nExceptions:\n\n{''.join(notes)}"
+        f"chooses its keys.\n\n{_heads()}Exceptions:\n\n{''.join(notes)}"
     )
+
+
+def _heads() -> str:
+    """Which heads are loaded; those that draft on a tiny network of each are named."""
+    families = defaultdict(list)
+    for name, case in CASES.items():
+        named = f"{case.projection}.weight"
+        layout = next(
+            one
+            for one in LAYOUTS
+            if (place := one.place(named, LAYERS)) is not None and place[1] == "projection.weight"
+        )
+        families[layout.name, case.projection.replace(str(LAYERS), "N")].append(f"`{name}`")
+    rows = [
+        f"| {layout} | `{named}.weight` | {', '.join(sorted(types))} |\n"
+        for (layout, named), types in families.items()
+    ]
+    return _OWN_HEADS + "".join(rows) + "\n"
 
 
 if __name__ == "__main__":

@@ -8,23 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
+
+from akunu_py.tokens import Origin
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-
-class Origin(StrEnum):
-    """Where a drafted token comes from, as users see it; empty for one that was not drafted."""
-
-    NONE = ""
-    COPIES = "copies"  # of the request and its references
-    MEMORY = "memory"  # of projects and earlier requests
-    HEAD = "head"  # the model's own
-    MODEL = "draft model"
-    GRAMMAR = "grammar"
 
 
 RECALL: Final = "recall"

@@ -14,7 +14,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import Draft, Origin
+from akunu_py.drafting.base import Draft
+from akunu_py.tokens import Origin
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import HeadPairs

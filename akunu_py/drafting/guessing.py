@@ -14,11 +14,11 @@ from typing import cast
 import mlx.core as mx
 
 from akunu_py.cache.kv_cache import HeadPairs
-from akunu_py.drafting.base import Origin
 from akunu_py.drafting.chain import Guess, Guesser
 from akunu_py.drafting.draft_model import DraftModel
 from akunu_py.model.head import Head
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.tokens import Origin
 
 
 class Choice:

@@ -13,13 +13,14 @@ from operator import truediv
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import NO_DRAFT, Draft, Origin
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.chain import Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
 from akunu_py.round import Round
+from akunu_py.tokens import Origin
 
 PROPOSAL_SHARE: Final = 0.02
 """The part of all time that proposals may take that lead to no draft."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from tokenizers.decoders import DecodeStream
 
-from akunu_py.drafting.base import Origin
 from akunu_py.options import Reasoning
+from akunu_py.tokens import Origin
 
 _CONTEXT: Final = 8
 """Tokens of the prompt that decide how the first token of the answer is spelled."""

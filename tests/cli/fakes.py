@@ -8,7 +8,7 @@ from collections.abc import Sequence as Tokens
 from types import SimpleNamespace
 from typing import cast
 
-from akunu_py.drafting.base import Draft, Origin
+from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
@@ -18,6 +18,7 @@ from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
+from akunu_py.tokens import Origin
 from akunu_py.worker import EngineWorker
 
 ENDLESS, SILENT = "...", ""

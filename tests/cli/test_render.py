@@ -16,10 +16,11 @@ from akunu_py.cli.render import (
     stats_line,
     wrapped,
 )
-from akunu_py.drafting.base import Draft, Origin
+from akunu_py.drafting.base import Draft
 from akunu_py.round import Finish, Round
 from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
+from akunu_py.tokens import Origin
 
 
 class Terminal(StringIO):
