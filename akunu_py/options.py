@@ -139,8 +139,8 @@ class ModelOptions:
         shown="60")
     draft_model: str | None = option(None, "a smaller model with the same tokenizer, to draft "
         "with")
-    mtp: str | None = option(None, "a folder or a hub name with the model's head for drafting "
-        "(MTP), if its own files have none", metavar="PATH", group=SPECULATION)
+    mtp: str | None = option(None, "a head for drafting (MTP) instead of the model's own: a "
+        "folder or a hub name", metavar="PATH", group=SPECULATION)
     no_mtp: bool = option(False, "do not load the head that the model brings for drafting",
         group=SPECULATION)
     projects: tuple[str, ...] = option((), "draft from this indexed folder too; auto takes the git "
@@ -336,7 +336,8 @@ class Options:
     sampling: Sampling = part(Sampling)
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
-    drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
+    drafter: str = option("auto", "the drafter: auto (copies and guesses of a network), copies, "
+        "head (the model's own), ngram, model (the draft model), none", choices=DRAFTERS,
         metavar="NAME", group=SPECULATION,
         off=("--no-speculate", "none", "decode plainly, as with --drafter none"))
     num_draft_tokens: int | None = option(None, "maximum of draft tokens per round, up to "

@@ -15,7 +15,8 @@ _STRIDE: Final = 256
 
 
 class Origin(StrEnum):
-    """Where a drafted token comes from, as users see it; empty for one that was not drafted."""
+    """What a draft is counted as, where users see it; empty for a token that was not drafted. One
+    that a network and a copy made together counts as the copy, if they agreed."""
 
     NONE = ""
     COPIES = "copies"  # of the request and its references
@@ -23,6 +24,7 @@ class Origin(StrEnum):
     HEAD = "head"  # the model's own
     MODEL = "draft model"
     GRAMMAR = "grammar"
+    OTHER = "other"  # a drafter of the user's own
 
 
 def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:

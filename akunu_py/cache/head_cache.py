@@ -13,7 +13,8 @@ import mlx.core as mx
 from akunu_py.cache.kv_cache import HeadPairs, KVCache
 
 _MOST_UNREAD: Final = 256
-"""So many pairs are read although nobody asks, so that their hidden states take little memory."""
+"""This many waiting pairs are read even if nobody asks, so that their hidden states take little
+memory."""
 
 
 class PairReader(Protocol):
@@ -27,11 +28,17 @@ class PairReader(Protocol):
 
 
 class HeadCache(HeadPairs):
-    """The pairs of one sequence; `pairs` holds the keys and values of those that were read."""
+    """The pairs of one sequence.
+
+    Attributes:
+        pairs: the keys and values of those that were read.
+        is_wanted: whether somebody may ask; if not, pairs are dropped.
+    """
 
     def __init__(self, head: PairReader, capacity: int) -> None:
         self._head = head
         self.pairs = head.make_cache(capacity)
+        self.is_wanted = True
         self._hidden: list[mx.array] = []
         self._next: list[int] = []  # the token after each hidden state; of the last, maybe not yet
         self._start = 0  # the position of the first of them
@@ -43,6 +50,8 @@ class HeadCache(HeadPairs):
     def note(self, hidden: mx.array, tokens: Sequence[int], at: int) -> None:
         """Takes the hidden states `[rows, hidden_size]` of tokens from position `at` on; `tokens`
         are these, and the one after them if it is known."""
+        if not self.is_wanted:
+            return
         if at != self._end:
             self.forget(at)
         if at != self._end:
@@ -55,6 +64,11 @@ class HeadCache(HeadPairs):
         if len(self._next) >= _MOST_UNREAD:
             self.read()
             self.pairs.submit()
+
+    def complete(self, token: int) -> None:
+        """Tells the token after the last hidden state, if that is not known yet."""
+        if self._start + len(self._next) < self._end:
+            self._next.append(token)
 
     def read(self) -> mx.array | None:
         """Reads the pairs that wait; returns the state of the last, `[1, hidden_size]`, lazy, or
@@ -88,6 +102,7 @@ class HeadCache(HeadPairs):
             del self._next[kept:]
 
     def copy(self, other: HeadPairs, length: int) -> None:
-        """Becomes a copy of the pairs that another has read, up to a length."""
+        """Becomes a copy of the pairs of another, up to a length."""
+        other.read()
         self._hidden, self._next = [], []
         self.pairs.copy(other.pairs, min(length, other.pairs.length))

@@ -36,8 +36,11 @@ class HeadPairs(Protocol):
     """What a model's head holds of a sequence; see `head_cache.py`."""
 
     pairs: "KVCache"
+    is_wanted: bool
 
     def note(self, hidden: mx.array, tokens: Sequence[int], at: int) -> None: ...
+
+    def complete(self, token: int) -> None: ...
 
     def read(self) -> mx.array | None: ...
 
@@ -270,17 +273,17 @@ class KVCache:
 
         Windows and recurrent states are in checkpoints. Keep no reference: see `LayerCache`.
         """
-        if self.head is not None:
-            self.head.read()
-            self.head.fill(stop)
         return [layer.rows(start, stop) for layer in self._stored]
 
     def fits(self, rows: Any, checkpoints: Sequence[Checkpoint], tokens: int) -> bool:
         """Whether rows of this many tokens, and checkpoints, may be of a cache of its model; it
         must hold a token."""
         forms = zip(*(layer.forms(tokens) for layer in self._stored), strict=True)
+        whole = [list(form) for form in forms] or [[]]
+        # Rows of the head may be missing: its pairs count as zeros then.
+        own, missing = len(self._counted), [form_of(())] * (len(self._stored) - len(self._counted))
         states = self.checkpoint().states
-        return form_of(rows) in ([list(form) for form in forms] or [[]]) and all(
+        return form_of(rows) in [*whole, *([*form[:own], *missing] for form in whole)] and all(
             resembles(one.states, states)
             and form_of(one.windows)
             == tuple(window.snapshot_form(one.length) for window in self._windows)

@@ -172,6 +172,9 @@ class PromptStore:
             floor=max([cache.floor, *(self._heads[one].floor for one in chain)]),
             checkpoints=tuple(one.length for one in kept),
         )
+        if cache.head is not None:
+            cache.head.read()
+            cache.head.fill(stop)
         content = PromptContent(head, cache.rows(start, stop), kept)
         path = self._place if self.single else self._path(head)
         if gone := [one for one in chain if not one.exists()]:  # another process's doing

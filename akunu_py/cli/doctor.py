@@ -30,8 +30,8 @@ _LEAST_CONTEXT: Final = 512
 _GUESSES: Final = 16
 """So many guesses of a head are timed; the first few are slower."""
 _NO_HEAD: Final = (
-    "its configuration names a head to draft with, which these files lack, as most conversions do; "
-    "`--mtp NAME` takes it from the original repository"
+    "its configuration names a head to draft with, which is not loaded; where a conversion lacks "
+    "it, `--mtp PATH` takes it from the original repository"
 )
 
 _UNKNOWN: Final[dict[str, Any]] = {
@@ -95,13 +95,11 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
     trusted = curve.doubt <= MEASURED
     if trusted and engine.model.head is not None:
         findings["head"] = found = _head_costs(engine.model, curve)
-        lines.append(
-            _line(
-                "",
-                f"a guess of the head takes {1e3 * found['guess_s']:.2f} ms, and pays from "
-                f"{max(0.0, found['break_even']):.0%} acceptance",
-            )
-        )
+        pays = "does not pay here"
+        if found["break_even"] < 1.0:
+            pays = f"pays from {max(0.0, found['break_even']):.0%} acceptance"
+        guess = f"a guess of the head takes {1e3 * found['guess_s']:.2f} ms, and {pays}"
+        lines.append(_line("", guess))
     recommended = _recommend(report.payoff) if trusted else _UNKNOWN
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}

@@ -81,7 +81,8 @@ class GenerateSettings:
     system_prompt: str | None = option(None, "the system message", metavar="TEXT")
     prefill_response: str | None = option(None, "how the answer begins, with --chat; it is not "
         "printed again", metavar="TEXT")
-    show_drafts: bool = option(False, "colour the draft tokens that the model accepted")
+    show_drafts: bool = option(False, "colour accepted draft tokens: copies green, guesses of a "
+        "network cyan, memory blue")
     verbose: bool = option(False, "report speed and peak memory, even if standard error is not a "
         "terminal")
     as_json: bool = option(False, "print one JSON object", flag="--json")

@@ -32,6 +32,7 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.planner import PROBE_AFTER
 from akunu_py.planning.theory import (
     MAX_BATCH_ROWS,
     expected_tokens,
@@ -107,6 +108,7 @@ class Batch:
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
         self._observed = (0, 0)  # sequences and rows of the forward last learnt from
         self._unobserved = 0
+        self._refused = 0  # so many times in a row, guesses did not pay
         self.forwards = 0
         self.rows = 0
         self.joins = True
@@ -130,11 +132,16 @@ class Batch:
         for one in members:
             one.session.may_guess = pays or one not in together
         self._submit([one for one in together if one.wants_forward])
-        if together and sum(one.step_gain for one in together) >= 0.0:
+        if together and sum(one.gain_now for one in together) >= 0.0:
             self._submit(together, ahead=True)
-        outcomes = {one: self._read(one) for one in together}
+        outcomes: dict[Member, Round | Exception] = {one: self._read(one) for one in together}
         self._submit([one for one in together if one.wants_forward])
-        return [outcomes[one] if one in outcomes else _advance(one) for one in members]
+        alone = [one for one in members if one not in outcomes]
+        for one in together if alone else ():
+            for flight in one.flights:  # what follows is computed in between
+                flight.overlap()
+        outcomes |= {one: _advance(one) for one in alone}
+        return [outcomes[one] for one in members]
 
     def _read(self, member: Member) -> Round | Exception:
         try:
@@ -151,18 +158,21 @@ class Batch:
         return self._model.pads_batches or members[0].target.cache.has_states
 
     def _guesses_pay(self, members: Sequence[Member]) -> bool:
-        """Whether a round of all is faster with a guess of each network, which takes its time."""
+        """Whether a round of all is faster with a guess of each network, which takes its time. Now
+        and then they guess to see how likely that is."""
         chains = [chain for one in members if (chain := one.session.chain) is not None]
         costs = self._costs(len(members)) if chains else None
-        if costs is None:
-            return False
+        if costs is None or not chains:
+            return bool(chains)
         table = costs.verify_table(sum(one.target.length for one in members), MAX_BATCH_ROWS)
         alone = len(members)
         rows = 2 * alone if self._pads(members) else alone + len(chains)
         if rows > len(table):
             return False
         gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
-        return (alone + gained) / (table[rows - 1] + spent) > alone / table[alone - 1]
+        pays = (alone + gained) / (table[rows - 1] + spent) > alone / table[alone - 1]
+        self._refused = 0 if pays or self._refused >= PROBE_AFTER else self._refused + 1
+        return self._refused == 0
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
         """Cuts the drafts of a forward to what they are worth in it."""
@@ -259,8 +269,7 @@ class Batch:
         split = mx.split(logits, ends)
         for one, own_inputs, rows, states in zip(parts, inputs, split, hidden, strict=True):
             for flight in one.flights:
-                if flight.shared is not None:
-                    flight.shared.is_overlapped = True
+                flight.overlap()
             try:
                 pending, own = one.target.finish(own_inputs, rows, states)
             except Exception as error:  # a grammar may be too complex to follow

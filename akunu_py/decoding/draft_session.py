@@ -32,7 +32,7 @@ _HIDDEN: Final = -1
 """Stands for every token of a sampled draft while it is planned."""
 
 
-_GUESSES: Final = Draft((_HIDDEN,))
+_FORECAST: Final = Draft((_HIDDEN,))
 """What a network will draft; that is not asked while a step is in flight."""
 
 
@@ -111,17 +111,22 @@ class DraftSession:
         self.may_guess = True
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
 
+    @property
+    def guesses(self) -> bool:
+        """Whether a network may guess for it."""
+        return self.chain is not None
+
     def begin(
         self,
         prompt: Sequence[int],
         references: Sequence[Sequence[int]] = (),
-        read: HeadPairs | None = None,
+        head_cache: HeadPairs | None = None,
     ) -> None:
-        """Starts an answer to `prompt`, which may be copied from the references; `read` is what the
-        model's head has read of it."""
+        """Starts an answer to `prompt`, which may be copied from the references; `head_cache` is
+        that of the model's own head."""
         self._drafter.begin(prompt, references)
         if self.chain is not None:
-            self.chain.begin(prompt, read)
+            self.chain.begin(prompt, head_cache)
         self._planner.begin()
 
     def propose(
@@ -132,21 +137,27 @@ class DraftSession:
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
-        begun = perf_counter()
+        begun, guessing_s = perf_counter(), self._guessing_s
         draft = self._proposed(Situation(context, limit, replayed, pipelined))
-        if not draft:
-            self._planner.observe_proposal(perf_counter() - begun)
+        if not draft:  # guesses were planned for
+            spent = self._guessing_s - guessing_s
+            self._planner.observe_proposal(perf_counter() - begun - spent)
         return draft
+
+    @property
+    def _guessing_s(self) -> float:
+        return 0.0 if self.chain is None else self.chain.spent_s
 
     def _proposed(self, now: Situation) -> Draft:
         """The part of the drafter's proposal that pays."""
         limit = now.limit
         draft = self._drafter.propose(limit)
-        chain = self.chain if self.may_guess else None
-        if chain is not None and self._planner.asks(draft, now, chain):
+        # Whether a sampled draft is verified must not depend on its tokens.
+        chain = self.chain if self.may_guess and draft.probabilities is None else None
+        if chain is not None and self._planner.should_guess(draft, now, chain):
             if now.pipelined:
-                return _GUESSES
-            draft, now = self._guessed(draft, now, chain)
+                return _FORECAST
+            draft, now = self._best_with_guesses(draft, now, chain)
         drawn_from = draft.probabilities
         if drawn_from is None:
             planned = draft = self._cut(draft, limit)
@@ -159,12 +170,14 @@ class DraftSession:
         draft = draft.cut(length)
         return draft if drawn_from is None else self._cut(draft, limit)
 
-    def _guessed(self, copy: Draft, now: Situation, chain: Chain) -> tuple[Draft, Situation]:
+    def _best_with_guesses(
+        self, copy: Draft, now: Situation, chain: Chain
+    ) -> tuple[Draft, Situation]:
         """The best draft of a network and what was copied."""
         planner, before = self._planner, chain.spent_s
 
-        def goes_on(draft: Draft, hope: float) -> bool:
-            return planner.goes_on(draft, hope, now, chain)
+        def goes_on(draft: Draft, next_prob: float) -> bool:
+            return planner.goes_on(draft, next_prob, now, chain)
 
         drafts = chain.drafts(copy, now.limit, goes_on)
         now = now._replace(guessing_s=chain.spent_s - before)

@@ -176,8 +176,8 @@ class Decoding(Generic[P]):
         return not self.flights and self.forward is not None and self.error is None
 
     @property
-    def step_gain(self) -> float:
-        """What it gains by a step ahead; see `Forward`."""
+    def gain_now(self) -> float:
+        """What it gains by a step ahead now; minus infinity if there can be none."""
         forward = self.forward
         if forward is None or forward.draft or len(self.flights) != 1 or not self.target.room:
             return -inf
@@ -189,8 +189,11 @@ class Decoding(Generic[P]):
         if self._handed_over is not None:
             self.target.note_pause(perf_counter() - self._handed_over)
         self.submit()
-        if self.step_gain >= 0.0:
-            self.flights.append(self.target.submit_step_after(self.flights[0]))
+        if self.gain_now >= 0.0:
+            try:
+                self.flights.append(self.target.submit_step_after(self.flights[0]))
+            except Exception as error:
+                self.error = error
         outcome = self.read()
         self.submit()
         self._handed_over = perf_counter()

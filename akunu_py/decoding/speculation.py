@@ -193,7 +193,10 @@ class SpeculationState:
         elif self._model.head is not None and name in (AUTO_DRAFTER, HEAD_DRAFTER):
             guesser = HeadGuesser(self._model.head, sampler)
         elif name == HEAD_DRAFTER:
-            why = self._model.why_no_head or "This model has no head to draft with; see --mtp."
+            why = self._model.why_no_head or (
+                "No head is loaded to draft with: the model brings none, or --no-mtp leaves it "
+                "out; see --mtp."
+            )
             raise InvalidRequestError(why)
         else:
             return None

@@ -145,6 +145,11 @@ class PendingForward:
     build_s: float = 0.0
     shared: SharedForward | None = None
 
+    def overlap(self) -> None:
+        """Notes that another forward follows before this is read: its time tells nothing then."""
+        if self.shared is not None:
+            self.shared.is_overlapped = True
+
 
 class Inputs(NamedTuple):
     """What goes into a forward: ids `[rows]`, which may be lazy.

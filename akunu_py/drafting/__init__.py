@@ -1,4 +1,5 @@
-"""Drafters: each a file, all behind the protocol in `base.py`.
+"""Drafters are behind the protocol in `base.py`, and networks that guess behind `Guesser` in
+`chain.py`.
 
 `MAKERS` has those that need nothing but tokens. A network guesses beside copies for requests that
 name `AUTO_DRAFTER`, and alone for those that name one of `NETWORKS`: the model's own head, or a

@@ -40,6 +40,10 @@ class AcceptanceRates:
         odds *= prob
         return odds / (1.0 - prob + odds)
 
+    def knows(self, kind: Hashable) -> bool:
+        """Whether there is an outcome of a kind."""
+        return kind in self._outcomes
+
     def learn(self, kind: Hashable, accepted: bool, odds: float = 1.0) -> None:
         """Learns from the outcome of a token whose draft was right before it."""
         outcomes = self._outcomes.get(kind, PRIOR_WEIGHT) + 1.0

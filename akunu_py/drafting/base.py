@@ -1,7 +1,6 @@
 """The drafting protocol: what a drafter receives, and the `Draft` that it returns.
 
-A drafter sees token ids and nothing else. It never raises on any sequence of tokens. Only the draft
-model imports mlx.
+A drafter sees token ids and nothing else. It never raises on any sequence of tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +23,9 @@ FORCED: Final = "forced"
 _ORIGINS: Final = {
     RECALL: Origin.MEMORY,
     FORCED: Origin.GRAMMAR,
-    **{origin.value: origin for origin in (Origin.HEAD, Origin.MODEL)},
+    Origin.HEAD.value: Origin.HEAD,
+    Origin.MODEL.value: Origin.MODEL,
+    **dict.fromkeys(("copy", "resumed", "match", "ngram"), Origin.COPIES),
 }
 
 
@@ -59,7 +60,7 @@ class Draft:
 
     @property
     def origin(self) -> Origin:
-        return _ORIGINS.get(self.source, Origin.COPIES if self.tokens else Origin.NONE)
+        return _ORIGINS.get(self.source, Origin.OTHER) if self.tokens else Origin.NONE
 
     def cut(self, length: int) -> Draft:
         if length >= len(self.tokens):

@@ -25,7 +25,8 @@ _CLASSES: Final = 10
 _POSITIONS: Final = 3
 """There are rates for the first guess, the second, and all after it."""
 _DOUBTED: Final = 0.4
-"""At first, a guess that a copy agrees with is believed to be wrong this often as one alone."""
+"""At first, a guess that a copy agrees with is believed to be wrong this many times as often as one
+without a copy."""
 _RISE, _FALL = 0.1, 0.3
 _MOST_RISE: Final = 3.0
 """How fast the usual time of a guess follows; a pause counts as at most this many of them."""
@@ -47,8 +48,8 @@ class Guesser(Protocol):
 
     name: Origin
 
-    def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
-        """Starts a request; `read` is what the model's head has read of the prompt."""
+    def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
+        """Starts a request; the cache is of the model's own head, if it has one."""
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were emitted."""
@@ -84,8 +85,10 @@ class Chain:
         return self._guesser.name
 
     def rate(self, position: int) -> float:
-        """How likely a guess is at a position of a draft, whatever the network finds."""
-        return self._rates.of((self.name, min(position, _POSITIONS - 1)))
+        """How likely a guess is at a position of a draft, whatever the network finds; where nothing
+        is known, as at the one before."""
+        kinds = [(self.name, at) for at in range(min(position, _POSITIONS - 1), -1, -1)]
+        return self._rates.of(next(filter(self._rates.knows, kinds), kinds[-1]))
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were emitted, and compares what was guessed with them."""
@@ -100,11 +103,11 @@ class Chain:
     def drafts(
         self, copy: Draft, limit: int, goes_on: Callable[[Draft, float], bool]
     ) -> list[Draft]:
-        """What may be drafted instead of a copy, which may be empty, and the copy, if the first
-        guesses are others.
+        """The drafts to choose from: the guesses and the copy where they differ, or one draft where
+        they agree.
 
         Args:
-            copy: at most `limit` tokens.
+            copy: at most `limit` tokens; it may be empty.
             limit: the most tokens of a draft.
             goes_on: whether another guess that is right with a probability is worth its time.
         """
@@ -112,7 +115,7 @@ class Chain:
         copied = self._rates.accept_probs(copy)
         self._made = []
         guess = self._timed(partial(self._guesser.first, limit))
-        agrees = bool(copy)
+        agrees, agreed = bool(copy), 0
         while guess is not None:
             at = len(tokens)
             agrees = agrees and at < len(copy) and copy.tokens[at] == guess.token
@@ -121,26 +124,28 @@ class Chain:
             self._made.append((guess.token, kind))
             tokens.append(guess.token)
             probs.append(max(prob, copied[at]) if agrees else prob)
-            hope, at = self.rate(at + 1), at + 1
-            is_copied = agrees and at < len(copy) and copied[at] >= hope
+            at, agreed = at + 1, agreed + agrees
+            next_prob = self.rate(at)
+            is_copied = agrees and at < len(copy) and copied[at] >= next_prob
             so_far = Draft(tuple(tokens), self.name, accept_probs=tuple(probs))
-            if at >= limit or is_copied or not goes_on(so_far, hope):
+            if at >= limit or is_copied or not goes_on(so_far, next_prob):
                 break
             guess = self._timed(partial(self._guesser.after, guess.token))
         if not tokens:
             return [copy]
         self._guesser.stop()
-        if not agrees:
-            return [so_far, copy] if copy else [so_far]
-        rest = slice(len(tokens), None)
-        both = (*probs, *copied[rest])
-        return [replace(copy, tokens=(*tokens, *copy.tokens[rest]), accept_probs=both)]
+        if not copy:
+            return [so_far]
+        copy = replace(copy, accept_probs=(*probs[:agreed], *copied[agreed:]))
+        return [copy] if agrees else [so_far, copy]
 
     def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
         begun = perf_counter()
         found = guess()
         seconds = perf_counter() - begun
         self.spent_s += seconds
+        if found is None:
+            return None
         usual = self.step_s or seconds
         rate = _FALL if seconds < usual else _RISE
         self.step_s = usual + rate * (min(seconds, _MOST_RISE * usual) - usual)

@@ -2,8 +2,8 @@
 
 Both draw with the target's own random numbers, so where they agree with it they draw the same
 token, and mostly where they nearly do: with a probability of at least `(1 - d) / (1 + d)` for a
-total variation of `d`, where rejection sampling would reach `1 - d`. But so a guess is matched like
-a copy, and has no part in what is emitted. Source: Daliri, Musco and Suresh, "Coupling without
+total variation of `d`, where rejection sampling would reach `1 - d`. In return, a guess is verified
+by matching, and the text does not depend on it. Source: Daliri, Musco and Suresh, "Coupling without
 Communication and Drafter-Invariant Speculative Decoding" (2024).
 """
 
@@ -21,7 +21,7 @@ from akunu_py.sampling.sampler import Sampler
 from akunu_py.tokens import Origin
 
 
-class Choice:
+class GuessSampler:
     """Chooses guesses as a request's sampler chooses tokens.
 
     Attributes:
@@ -64,34 +64,36 @@ class HeadGuesser(Guesser):
 
     def __init__(self, head: Head, sampler: Sampler) -> None:
         self._head = head
-        self._choice = Choice(sampler)
-        self._read: HeadPairs | None = None
+        self._sampler = GuessSampler(sampler)
+        self._cache: HeadPairs | None = None
 
-    def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
-        self._choice.begin(prompt)
-        self._read = read
+    def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
+        self._sampler.begin(prompt)
+        self._cache = head_cache
+        if head_cache is not None:
+            head_cache.complete(prompt[-1])
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._choice.tokens.extend(tokens)
+        self._sampler.tokens.extend(tokens)
 
     def first(self, limit: int) -> Guess | None:
-        if self._read is None or (states := self._read.read()) is None:
+        if self._cache is None or (states := self._cache.read()) is None:
             return None
-        self._length = self._read.pairs.length
+        self._length = self._cache.pairs.length
         self._states = states
-        self._choice.start()
-        return self._choice.guess(self._head.logits(states))
+        self._sampler.start()
+        return self._sampler.guess(self._head.logits(states))
 
     def after(self, token: int) -> Guess | None:
-        read = self._read
-        if self._head.steps > 1 or read is None or not read.has_room(1):
+        cache = self._cache
+        if not self._head.repeats or cache is None or not cache.has_room(1):
             return None
-        self._states = self._head(mx.array([token]), self._states, read.pairs)
-        return self._choice.guess(self._head.logits(self._states))
+        self._states = self._head(mx.array([token]), self._states, cache.pairs)
+        return self._sampler.guess(self._head.logits(self._states))
 
     def stop(self) -> None:
-        if self._read is not None and self._read.pairs.length > self._length:
-            self._read.pairs.rollback(self._length)
+        if self._cache is not None:
+            self._cache.pairs.rollback(self._length)
 
 
 class DraftModelGuesser(Guesser):
@@ -101,32 +103,32 @@ class DraftModelGuesser(Guesser):
 
     def __init__(self, source: DraftModel, sampler: Sampler) -> None:
         self._source = source
-        self._choice = Choice(sampler)
+        self._sampler = GuessSampler(sampler)
         self._guesses: list[int] = []
 
-    def begin(self, prompt: Sequence[int], read: HeadPairs | None = None) -> None:
-        self._choice.begin(prompt)
+    def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
+        self._sampler.begin(prompt)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        self._choice.tokens.extend(tokens)
+        self._sampler.tokens.extend(tokens)
 
     def first(self, limit: int) -> Guess | None:
-        context, source = self._choice.tokens, self._source
+        context, source = self._sampler.tokens, self._source
         self._most = min(limit, source.model.context_length - len(context))
         if self._most <= 0 or not context:
             return None
         logits = source.advance(context, self._most)
         if logits is None:
             return None
-        self._choice.start()
-        guess = self._choice.guess(logits)
+        self._sampler.start()
+        guess = self._sampler.guess(logits)
         self._guesses = [guess.token]
         return guess
 
     def after(self, token: int) -> Guess | None:
         if len(self._guesses) >= self._most:
             return None
-        guess = self._choice.guess(self._source.append(mx.array([token])))
+        guess = self._sampler.guess(self._source.append(mx.array([token])))
         self._guesses.append(guess.token)
         return guess
 

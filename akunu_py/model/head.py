@@ -7,7 +7,6 @@ What to draft, and when, is not decided here.
 
 from collections.abc import Sequence
 from copy import copy
-from types import SimpleNamespace
 from typing import Any, Final, Self, cast
 
 import mlx.core as mx
@@ -102,7 +101,11 @@ class HeadStep(nn.Module):  # type: ignore[misc]
         self.body[body.norm] = nn.Identity()
         self._hidden_first = hidden_first
         self._passes_normed = passes_normed
-        self.caches = tuple(_with_counter(own) for own in make_prompt_cache(network))
+        self._caches = tuple(_with_counter(own) for own in make_prompt_cache(network))
+
+    def make_cache(self) -> list[Any]:
+        """What mlx-lm's models call so."""
+        return list(self._caches)
 
     def __call__(self, embedded: mx.array, hidden: mx.array, caches: Sequence[Any]) -> mx.array:
         parts = [self.embedding_norm(embedded), self.hidden_norm(hidden)]
@@ -120,46 +123,44 @@ class HeadStep(nn.Module):  # type: ignore[misc]
 
 
 class Head:
-    """A model's head: one step, which drafts any number of tokens in a chain, or several.
+    """A model's head: it guesses the token after the next one, and in a chain those after that.
 
     Pair `i` is the model's hidden state of token `i` and the token `i + 1`; it has position `i`.
 
     Args:
-        steps: what each step computes.
+        step: what it computes.
         network: the model's network, whose embedding and output matrix it uses; `body` is a part.
         layout: whose layout its files have, for the user.
         after_norm: whether it takes the model's hidden states after the last norm.
+        repeats: whether it was trained to go on from its own states. Where a model has a step for
+            each guess, this is the first of them.
     """
 
     def __init__(
         self,
-        steps: Sequence[HeadStep],
+        step: HeadStep,
         network: nn.Module,
         body: Body,
         *,
         layout: str,
         after_norm: bool,
+        repeats: bool,
     ) -> None:
-        self._steps = steps
+        self._step = step
         self._body = body
         self._output = _output_of(network, body)
         self._layout = layout
         self.after_norm = after_norm
-
-    @property
-    def steps(self) -> int:
-        """How many steps have weights of their own; with one, it is repeated."""
-        return len(self._steps)
+        self.repeats = repeats
 
     @property
     def parameter_bytes(self) -> int:
-        weights = (weight for step in self._steps for _, weight in tree_flatten(step.parameters()))
-        return sum(weight.nbytes for weight in weights)
+        return sum(weight.nbytes for _, weight in tree_flatten(self._step.parameters()))
 
     @property
     def describe(self) -> str:
-        layers = sum(len(step.body.layers) for step in self._steps)
-        size = f"{self.parameter_bytes / _MEBI:.1f} MB"
+        layers = len(self._step.body.layers)
+        size = f"{self.parameter_bytes / _MEBI:.1f} MiB"
         return f"{self._layout} layout, {layers} layer{'s' * (layers > 1)}, {size}"
 
     def watch(self) -> WatchedNorm:
@@ -170,42 +171,28 @@ class Head:
 
     def make_cache(self, capacity: int) -> KVCache:
         """An empty cache for `capacity` pairs."""
-        layers = [layer for step in self._steps for layer in step.caches]
-        return make_kv_cache(cast(nn.Module, SimpleNamespace(make_cache=lambda: layers)), capacity)
+        return make_kv_cache(self._step, capacity)
 
-    def __call__(
-        self, tokens: mx.array, hidden: mx.array, cache: KVCache, step: int = 0
-    ) -> mx.array:
+    def __call__(self, tokens: mx.array, hidden: mx.array, cache: KVCache) -> mx.array:
         """Appends pairs to the cache; returns the head's states of them, `[rows, hidden_size]`.
 
-        They are what `logits` predicts from, and what the next step takes as `hidden`.
+        They are what `logits` predicts from, and what the head may go on from as `hidden`.
 
         Args:
             tokens: `[rows]`, the token after each hidden state.
             hidden: `[rows, hidden_size]`, the model's, or the head's own.
-            step: which of several steps. The first one appends pairs; each other one follows it and
-                computes the last pairs of the cache for its own layers, from the states of the
-                step before and the tokens after those of that step.
         """
-        rows = tokens.size
-        start = cache.length - rows if step else cache.length
-        first = sum(len(one.caches) for one in self._steps[:step])
-        layers = cache.layers[first : first + len(self._steps[step].caches)]
-        for part in parts_of(layers):
-            part.offset = start
-        states = self._steps[step](self._body.embed(tokens), hidden, layers)
-        if not step:
-            for part in parts_of(cache.layers):
-                part.offset = start + rows if part.keys is not None else 0
-            cache.advance(rows)
+        for part in parts_of(cache.layers):
+            part.offset = cache.length  # pairs that nobody gave leave no trace in an empty layer
+        states = self._step(self._body.embed(tokens), hidden, cache.layers)
+        cache.advance(tokens.size)
         return states
 
-    def logits(self, states: mx.array, step: int = 0) -> mx.array:
+    def logits(self, states: mx.array) -> mx.array:
         """The logits `[rows, vocabulary]` of the token after each pair."""
-        own = self._steps[step]
-        predicting = own.predicting(states)
-        if "output" in own:
-            return cast(mx.array, own.output(predicting))
+        predicting = self._step.predicting(states)
+        if "output" in self._step:
+            return cast(mx.array, self._step.output(predicting))
         return cast(mx.array, self._output(predicting[None])[0])
 
 

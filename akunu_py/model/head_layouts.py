@@ -24,7 +24,7 @@ _FP8_SCALE: Final = ".weight_scale_inv"
 Tensors = dict[str, mx.array]
 
 
-_PARTS: Final = ("embedding_norm", "hidden_norm", "projection", "norm", "output", "embedding")
+_PARTS: Final = ("embedding_norm", "hidden_norm", "projection", "norm", "output", "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class HeadLayout:
     projection: str
     norm: str | None = None
     output: str | None = None
-    embedding: str | None = None
+    shared: str | None = None
     layers: str = ""
     hidden_first: bool = False
     passes_normed: bool = True
@@ -81,8 +81,8 @@ LAYOUTS: Final = (
         name="DeepSeek's",
         prefix=r"(?:model\.|language_model\.)*layers\.(\d+)\.(?:transformer\.)?",
         embedding_norm="enorm", hidden_norm="hnorm", projection="eh_proj",
-        norm=r"shared_head\.norm", output=r"shared_head\.(?:head|output)",
-        embedding="embed_tokens", passes_normed=False, after_layers=True,
+        norm=r"shared_head\.norm", output=r"shared_head\.output",
+        shared=r"shared_head\.head|embed_tokens", passes_normed=False, after_layers=True,
     ),
     HeadLayout(
         name="MiMo's", prefix=r"model\.mtp_layers\.(\d+)\.", embedding_norm="token_layernorm",
@@ -104,13 +104,16 @@ LAYOUTS: Final = (
 
 @dataclass(frozen=True)
 class StoredHead:
-    """The tensors of a head, as they are stored, for each of its steps.
+    """The tensors of a head's first step, as they are stored.
 
-    `settings` are what its file and its own `config.json` say, besides the tensors.
+    Attributes:
+        is_whole: whether it has no other step.
+        settings: what its file and its own `config.json` say, besides the tensors.
     """
 
     layout: HeadLayout
-    steps: list[Tensors]
+    tensors: Tensors
+    is_whole: bool
     settings: Mapping[str, Any]
 
 
@@ -134,10 +137,10 @@ def find_stored_head(folder: Path, num_layers: int, *, is_model: bool) -> Stored
             tensors |= stored
             settings |= metadata
         for layout in LAYOUTS:
-            steps = _steps(layout, tensors, num_layers)
-            if steps and all("projection.weight" in step for step in steps):
+            first, *others = _steps(layout, tensors, num_layers) or [Tensors()]
+            if "projection.weight" in first:
                 own = {} if is_model else _config_of(folder)
-                return StoredHead(layout, [_in_floats(step) for step in steps], own | settings)
+                return StoredHead(layout, _in_floats(first), not others, own | settings)
     return None
 
 
@@ -194,7 +197,7 @@ def are_norms_centered(stored: StoredHead) -> bool:
     formats = _entries(stored.settings, ("rmsnorm_weight_format",))
     if "mlx_gamma" in formats:
         return False
-    means = [mx.mean(one) for step in stored.steps for one in norms_of(step).values()]
+    means = [mx.mean(one) for one in norms_of(stored.tensors).values()]
     return bool(mx.mean(mx.stack(means)) < _BETWEEN)
 
 

@@ -33,10 +33,6 @@ _FULL: Final = "full_attention"
 _BY_LAYER: Final = (
     "layer_types", "rope_theta", "partial_rotary_factors", "swiglu_limits", "swiglu_limits_shared",
 )  # fmt: skip
-_COMPARED_ROWS: Final = 64
-_SAME: Final = 0.2
-"""Matrices are the same if their difference is at most this part of them: the error of a
-quantization to 4 bits is a tenth, and unrelated matrices differ by more than themselves."""
 
 
 def load_head(
@@ -57,41 +53,39 @@ def load_head(
         ModelLoadError: if it cannot be read, does not fit the network, or is not where it is asked
             for.
     """
-    body = Body.of(network)
+    body, place = Body.of(network), folder
     if body is None:
         if asked is None:
             return None
         raise ModelLoadError("Heads are not known for this model's architecture; omit --mtp.")
-    place = folder
     if asked is not None:
         place = find_head(asked, partial(is_head_tensor, num_layers=body.num_layers))
-    stored = find_stored_head(place, body.num_layers, is_model=asked is None)
-    if stored is None:
-        if asked is None:
-            return None
-        raise ModelLoadError(f"{asked} has no head of a layout that is known.")
-    steps = []
-    for index in range(len(stored.steps)):
-        try:
-            step = _step(network, body, config, stored, index)
-            steps.append(finish(step))
-        except Exception as error:  # mlx and mlx-lm raise nearly anything on what does not fit
-            reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
-            raise ModelLoadError(
-                f"The head in {place} does not fit the model ({reason})."
-            ) from error
-    settings = {"model": config, "head": stored.settings}
-    after_norm = is_after_norm(settings)
-    return Head(steps, network, body, layout=stored.layout.name, after_norm=after_norm)
+    try:
+        stored = find_stored_head(place, body.num_layers, is_model=asked is None)
+        if stored is not None:
+            return _head(network, body, config, stored, finish)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # mlx and mlx-lm raise nearly anything on what does not fit
+        reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
+        raise ModelLoadError(f"The head in {place} does not fit the model ({reason}).") from error
+    if asked is None:
+        return None
+    raise ModelLoadError(f"{asked} has no head of a layout that is known.")
 
 
-def _step(
-    network: nn.Module, body: Body, config: Mapping[str, Any], stored: StoredHead, index: int
-) -> HeadStep:
-    """A step of a head, with its weights as they are stored, evaluated."""
-    layout, tensors = stored.layout, dict(stored.steps[index])
+def _head(
+    network: nn.Module,
+    body: Body,
+    config: Mapping[str, Any],
+    stored: StoredHead,
+    finish: Callable[[nn.Module], nn.Module],
+) -> Head:
+    """The head, with its weights as they are stored."""
+    layout = stored.layout
+    tensors = {name: one for name, one in stored.tensors.items() if not name.startswith("shared.")}
     module = sys.modules[type(network).__module__]
-    settings = _settings(config, body.num_layers + index, tensors)
+    settings = _settings(config, body.num_layers, tensors)
     family = type(network)(module.ModelArgs.from_dict(settings))
     own = Body.of(family)
     assert own is not None
@@ -103,7 +97,6 @@ def _step(
         hidden_first=layout.hidden_first,
         passes_normed=layout.passes_normed,
     )
-    tensors.pop("embedding.weight", None)  # a copy of the model's
     if "norm.weight" not in tensors:
         step.pop("norm")
     if "output.weight" in tensors:
@@ -118,10 +111,15 @@ def _step(
     _quantize(step, cast_to)
     step.load_weights(list(cast_to.items()))
     step.eval()
-    if "output" in step and _is_same(step.output, _output_matrix(network, body)):
-        step.pop("output")
-    mx.eval(step.parameters())
-    return step
+    finish(step)
+    return Head(
+        step,
+        network,
+        body,
+        layout=layout.name,
+        after_norm=is_after_norm({"model": config, "head": stored.settings}),
+        repeats=stored.is_whole,
+    )
 
 
 def _is_exact(name: str, weight: mx.array) -> bool:
@@ -231,34 +229,3 @@ def _quantize(step: HeadStep, weights: Tensors) -> None:
         return dict(utils.infer_quant_config(path, layer, weights))
 
     nn.quantize(step, class_predicate=form)
-
-
-def _output_matrix(network: nn.Module, body: Body) -> nn.Module:
-    parent = network
-    for name in body.path.split(".")[:-1]:
-        parent = parent[name]
-    matrix: nn.Module = parent.get("lm_head", body.module[body.embedding])
-    return matrix
-
-
-def _is_same(own: nn.Module, other: nn.Module) -> bool:
-    """Whether two output matrices differ by no more than a quantization."""
-    one, two = _first_rows(own), _first_rows(other)
-    if own.weight.shape[0] != other.weight.shape[0]:
-        return False
-    return bool(mx.linalg.norm(one - two) <= _SAME * mx.linalg.norm(two))
-
-
-def _first_rows(layer: nn.Module) -> mx.array:
-    weight = layer.weight[:_COMPARED_ROWS]
-    if "scales" in layer:
-        weight = mx.dequantize(
-            weight,
-            layer.scales[:_COMPARED_ROWS],
-            layer.biases[:_COMPARED_ROWS] if "biases" in layer else None,
-            layer.group_size,
-            layer.bits,
-            layer.mode,
-        )
-    rows: mx.array = weight.astype(mx.float32)
-    return rows

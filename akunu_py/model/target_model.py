@@ -215,9 +215,7 @@ class TargetModel:
         """A cache that holds a token, whose form all others have."""
         cache = self.make_cache(1)
         self.append(mx.array([0]), cache)
-        if cache.head is not None:
-            cache.head.note(self.take_hidden(), [0, 0], 0)
-            cache.head.read()
+        self._read_pairs(cache, [0, 0])
         cache.evaluate()
         return cache
 
@@ -266,9 +264,7 @@ class TargetModel:
         try:
             for cache in caches:
                 self.network(mx.array([[0]]), cache=cache.layers)
-                if cache.head is not None:
-                    cache.head.note(self.take_hidden(), [0, 0], 0)
-                    cache.head.read()
+                self._read_pairs(cache, [0, 0])
         except Exception as error:  # its sizes fit the weights, and something else does not
             why = f"{self.name} cannot compute what its config.json says ({one_line(str(error))})."
             raise ModelLoadError(why) from error
@@ -280,6 +276,12 @@ class TargetModel:
         if not self._intercepts:
             intercept_attention(self.network)
             self._intercepts = True
+
+    def _read_pairs(self, cache: KVCache, tokens: Sequence[int], at: int = 0) -> None:
+        """Lets the head read the last forward, which began at a position; see `HeadCache.note`."""
+        if cache.head is not None:
+            cache.head.note(self.take_hidden(), tokens, at)
+            cache.head.read()
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens, `[positions]`, to a cache that has room for them, and predicts the token
@@ -362,9 +364,7 @@ class TargetModel:
                 observe(self.forward(mx.array(list(chunk)), cache))
             else:
                 self.append(mx.array(list(chunk)), cache)
-            if cache.head is not None:
-                cache.head.note(self.take_hidden(), chunk, cache.length - len(chunk))
-                cache.head.read()
+            self._read_pairs(cache, chunk, cache.length - len(chunk))
             if overlaps and done:
                 mx.synchronize()  # MLX writes in place only where no forward in flight reads
                 mx.clear_cache()

@@ -20,7 +20,6 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
 from akunu_py.round import Round
-from akunu_py.tokens import Origin
 
 PROPOSAL_SHARE: Final = 0.02
 """The part of all time that proposals may take that lead to no draft."""
@@ -44,8 +43,6 @@ pipeline also hides the time of proposals, which costs of forwards do not contai
 USUAL_TOKEN_COST: Final = 0.12
 """What verifying one draft token usually costs, in forwards: a compromise between the chips that
 were measured, for planners that do not know the costs."""
-
-_GUESSED: Final = (Origin.HEAD, Origin.MODEL)
 
 _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
@@ -88,11 +85,11 @@ class Planner(Protocol):
         """How much time is gained if the next single step is submitted before the result of the
         one in flight is known, in steps; negative if it is better to wait for a draft."""
 
-    def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
+    def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Whether a guess of a network is worth its time beside what was copied."""
         return not copy
 
-    def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
+    def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
         """Whether another guess is, which is right with a probability if the draft is."""
         return True
 
@@ -133,11 +130,11 @@ class FixedPlanner(Planner):
     def pipeline_gain(self, context: int) -> float:
         return 0.0
 
-    def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
+    def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         return not copy.accept_probs or copy.accept_probs[0] < chain.rate(0)
 
-    def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
-        return len(draft) < self._num_draft_tokens
+    def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
+        return len(draft) < self._num_draft_tokens and self.choose(draft, now) == len(draft)
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
         most = self._num_draft_tokens
@@ -175,7 +172,7 @@ class DraftPlanner:
         self._empty_proposals = self._skips = 0
         self._context = 0
         self._after_step = False
-        self._guessed: _Guessed | None = None
+        self._guess_gains: dict[str, _GuessGain] = {}
         self.saving = 0.0
 
     @property
@@ -205,17 +202,18 @@ class DraftPlanner:
         step = self._costs.decode_s(context)
         return self._pipeline_gain.of_step(self._costs.verify_s(1, context) / step - 1.0)
 
-    def asks(self, copy: Draft, now: Situation, chain: Chain) -> bool:
+    def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Compares the copy alone with a guess that goes on with it if it agrees, and is drafted
         in its place if not. Now and then a guess is made to see how likely it is."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
         _, *rounds = self._rounds(expected, now)
-        guessed = self._guessed
+        guessed = self._guess_gains.get(chain.name)
         if guessed is None:
             first = 1.0 + chain.rate(0)
-            self._guessed = guessed = _Guessed(first, (rounds[0] + chain.step_s) / step)
+            guessed = _GuessGain(first, (rounds[0] + chain.step_s) / step)
+            self._guess_gains[chain.name] = guessed
         alone = max(1.0 / step, *map(truediv, expected[1:], rounds))
         length = 1 + max(range(len(rounds)), key=lambda at: expected[at + 1] / rounds[at])
         agreed = probs[0] if probs else 0.0
@@ -225,16 +223,29 @@ class DraftPlanner:
             tokens += agreed * (both - tokens)
             seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
         self.saving = 1.0 - alone * seconds / tokens
-        guessed.declined = 0 if self.saving > TIE else guessed.declined + 1
-        return self.saving > TIE or guessed.declined % PROBE_AFTER == 0
-
-    def goes_on(self, draft: Draft, hope: float, now: Situation, chain: Chain) -> bool:
-        if len(draft) >= MAX_PLANNED_TOKENS:
+        if self.saving <= TIE and guessed.declined < PROBE_AFTER:
+            guessed.declined += 1
             return False
+        if now.pipelined:
+            self._skips = 0  # it is asked again once the step is done
+        else:
+            guessed.declined = 0
+        return True
+
+    def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
+        """Whether some number of guesses more is faster, if all are as likely as the next one."""
+        made, most = len(draft), min(now.limit, MAX_PLANNED_TOKENS)
         *_, before, expected = expected_tokens(draft.accept_probs)
-        more = (expected - before) * hope
-        *_, cost, next_cost = self._rounds([0.0] * (len(draft) + 2), now)
-        return (expected + more) / (next_cost + chain.step_s) > expected / cost
+        gain, best = expected - before, 0.0
+        costs = self._rounds([0.0] * (1 + most), now)[made:]
+        for length, cost in enumerate(costs, start=made):
+            speed = expected / (cost + length * chain.step_s)
+            if best and speed > best:
+                return True
+            best = best or speed
+            gain *= next_prob
+            expected += gain
+        return False
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
         def speed(draft: Draft) -> float:
@@ -259,9 +270,9 @@ class DraftPlanner:
         costs = (cost + refill for cost in rounds)
         speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
-        if self._guessed is not None and draft.origin in _GUESSED and not now.pipelined:
+        if (guessed := self._guess_gains.get(draft.source)) is not None and not now.pipelined:
             spent = (rounds[length - 1] if length else alone) + now.guessing_s
-            self._guessed.learn(expected[length], spent / step)
+            guessed.learn(expected[length], spent / step)
         self.saving = 1.0 - plain / speeds[length]
         rows = now.replayed + 1
         doubts = self._costs.doubts(now.context, rows + length if length else 0)
@@ -307,7 +318,7 @@ class DraftPlanner:
 
 
 @dataclass
-class _Guessed:
+class _GuessGain:
     """What rounds bring that begin with a guess: tokens, and their time in single steps, the
     guesses included. `declined` counts how often in a row none was worth its time."""
 

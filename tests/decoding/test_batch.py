@@ -91,6 +91,21 @@ def test_a_sequence_that_cannot_go_on_hands_over_what_it_has(
         assert all(isinstance(one, CacheError) for one in batch.advance(members))
 
 
+def test_a_step_ahead_that_fails_loses_no_round(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CacheError("no memory")
+
+    for count in (1, 2):
+        batch = Batch(model)
+        members = [member_of(model, number, gain=0.1) for number in range(count)]
+        for one in members:
+            monkeypatch.setattr(one.target, "begin_step_after", fail)
+        assert all(isinstance(one, Round) for one in batch.advance(members))
+        assert all(isinstance(one, CacheError) for one in batch.advance(members))
+
+
 def test_a_round_is_one_forward_over_what_all_want(model: TargetModel) -> None:
     batch = Batch(model)
     members = [member_of(model), member_of(model, 1, GUESS), member_of(model, 2)]

@@ -137,6 +137,16 @@ def test_pairs_wait_until_the_head_is_asked(model_of: Callable[[str], TargetMode
     assert has_read(model, held, tokens)
 
 
+def test_a_copy_of_a_cache_has_the_pairs_that_wait(model_of: Callable[[str], TargetModel]) -> None:
+    model, prompt = model_of("llama"), prompt_of(2)
+    held, other = prefilled(model, prompt), model.make_cache(128)
+    rounds = rounds_of(model, held, Sampler(Sampling()), prompt[-1], Limits(9, frozenset()))
+    tokens = [*prompt, *(token for one in rounds for token in one.tokens)]
+    length = len(tokens) - 2
+    other.copy(held, length)
+    assert has_read(model, other, tokens[:length])
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3_5", "deepseek_v3", "glm4_moe"])
 def test_heads_draft_in_company(model_of: Callable[[str], TargetModel], name: str) -> None:
     costs = LiveCosts(FLAT, MAX_BATCH_ROWS)
@@ -162,7 +172,7 @@ def test_heads_draft_in_company(model_of: Callable[[str], TargetModel], name: st
             own.extend(outcome.tokens)
     assert found == wanted
     assert batch.forwards
-    assert guessed > len(prompts) * LONGEST
+    assert guessed > LONGEST
     for prompt, own, held in zip(prompts, found, caches, strict=True):
         assert has_read(model, held, [*prompt, *own][: held.length])
 
@@ -223,8 +233,27 @@ def test_prompts_on_disk_keep_what_the_head_has_read(tmp_path: Path) -> None:
     assert again.stats.accepted > 0.8 * wanted.stats.accepted > 0
 
 
+def test_a_prompt_that_the_head_has_not_read_is_kept_on_disk(tmp_path: Path) -> None:
+    options = akunu_py.ModelOptions("ember", prompt_cache_file=tmp_path / "prompt")
+    prompt = [5, *range(300, 380)]
+    first = akunu_py.load(options)
+    first.generate(prompt, Options(1, drafter="none"))
+    while first.save_prompts(closing=True):
+        pass
+    again = akunu_py.load(options).generate([*prompt, 7], Options(6, drafter="head"))
+    assert again.stats.cached_tokens > 70
+
+
+def test_what_a_head_brings_says_nothing_of_a_draft_model() -> None:
+    engine = akunu_py.load(akunu_py.ModelOptions("ember", draft_model="ember"))
+    prompt = "def quicksort(items):\n"
+    for drafter in ("model", "head"):
+        stats = [engine.generate(prompt, Options(60, drafter=drafter)).stats for _ in range(2)]
+    assert stats[-1].drafted > 10
+
+
 def test_a_head_that_is_not_there_is_refused(tiny_model_dir: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="no head to draft with"):
+    with pytest.raises(InvalidRequestError, match="No head is loaded"):
         akunu_py.load(str(tiny_model_dir)).generate("a", Options(2, drafter="head"))
     without = akunu_py.load(akunu_py.ModelOptions("ember", no_mtp=True))
     assert without.model.head is None

@@ -1,0 +1,134 @@
+"""Guesses beside copies: which draft comes of both, what is learnt, and how many guesses pay."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.chain import Chain, Guess, Guesser, chain_priors
+from akunu_py.options import MAX_PLANNED_TOKENS
+from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.planner import PROBE_AFTER, DraftPlanner, FixedPlanner, Situation
+from akunu_py.planning.theory import expected_tokens
+from akunu_py.tokens import Origin
+from tests.planning.curves import FLAT, LINEAR
+
+COPY = Draft((1, 2, 3, 4), "copy", 9, accept_probs=(0.9, 0.6, 0.6, 0.6))
+NOW = Situation(context=500, limit=8)
+STEPS = CostCurve(
+    (CostLevel(0, 0.01, tuple((rows, 0.01 * (1 + rows // 3)) for rows in range(1, 34))),)
+)
+"""Two rows cost as much as one, and then each three cost a step more."""
+
+
+class Told(Guesser):
+    """Guesses what it is told, each with a probability."""
+
+    name = Origin.HEAD
+
+    def __init__(self, *guesses: tuple[int, float]) -> None:
+        self.guesses = guesses
+        self._next = 0
+
+    def begin(self, prompt: Sequence[int], head_cache: object = None) -> None:
+        self._next = 0
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self._next = 0
+
+    def first(self, limit: int) -> Guess | None:
+        self._next = 0
+        return self.after(0)
+
+    def after(self, token: int) -> Guess | None:
+        self._next += 1
+        return Guess(*self.guesses[self._next - 1]) if self._next <= len(self.guesses) else None
+
+    def stop(self) -> None:
+        """Nothing is kept."""
+
+
+def chain_of(*guesses: tuple[int, float]) -> Chain:
+    return Chain(Told(*guesses), AcceptanceRates(chain_priors()))
+
+
+def drafts(chain: Chain, copy: Draft, most: int) -> list[Draft]:
+    return chain.drafts(copy, 8, lambda draft, _: len(draft) < most)
+
+
+def test_a_copy_that_the_network_agrees_with_goes_on_and_is_believed() -> None:
+    (draft,) = drafts(chain_of((1, 0.95)), COPY, most=1)
+    assert (draft.tokens, draft.origin) == (COPY.tokens, Origin.COPIES)
+    assert draft.accept_probs[0] > 0.95
+    assert draft.accept_probs[1:] == COPY.accept_probs[1:]
+
+
+def test_where_both_differ_there_are_two_drafts_that_share_what_they_agree_on() -> None:
+    copy = replace(COPY, tokens=(1, 5, 6, 7), accept_probs=(0.9, 0.3, 0.3, 0.3))
+    guessed, copied = drafts(chain_of((1, 0.95), (7, 0.9)), copy, most=2)
+    assert (guessed.tokens, guessed.origin) == ((1, 7), Origin.HEAD)
+    assert copied.tokens == (1, 5, 6, 7)
+    assert copied.accept_probs[0] == guessed.accept_probs[0]
+
+
+def test_without_a_guess_the_copy_is_left_and_no_time_is_learnt() -> None:
+    chain = chain_of()
+    assert drafts(chain, COPY, most=3) == [COPY]
+    assert chain.step_s == 0.0
+    assert drafts(chain, NO_DRAFT, most=3) == [NO_DRAFT]
+
+
+def test_rates_follow_what_was_emitted_whether_it_was_verified_or_not() -> None:
+    chain = chain_of((1, 0.5), (2, 0.5), (3, 0.5))
+    before = chain.rate(0)
+    assert chain.rate(2) == before, "nothing is known of later guesses"
+    for _ in range(60):
+        drafts(chain, NO_DRAFT, most=3)
+        chain.learn((1, 9))
+    assert chain.rate(0) > 0.9
+    assert chain.rate(1) < 0.1
+    assert chain.rate(2) == chain.rate(1)
+
+
+@pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPS])
+@pytest.mark.parametrize("prob", [0.3, 0.7, 0.97])
+def test_guesses_go_on_as_long_as_they_pay(curve: CostCurve, prob: float) -> None:
+    """As many are made as are fastest, and none beyond the first where that is."""
+    planner, chain = DraftPlanner(curve), chain_of()
+    chain.step_s = 0.001
+    now = Situation(0, MAX_PLANNED_TOKENS)
+    every = (Draft((0,) * length, accept_probs=(prob,) * length) for length in count(1))
+    made = len(next(one for one in every if not planner.goes_on(one, prob, now, chain)))
+    expected = expected_tokens([prob] * MAX_PLANNED_TOKENS)
+    speeds = [
+        expected[length] / (curve.verify_s(1 + length, 0) + length * chain.step_s)
+        for length in range(1, MAX_PLANNED_TOKENS + 1)
+    ]
+    assert speeds[made - 1] == pytest.approx(max(speeds))
+
+
+def test_guesses_that_do_not_pay_are_tried_now_and_then_without_a_step_in_flight() -> None:
+    planner, chain = DraftPlanner(LINEAR), chain_of()
+    chain.step_s = 0.05
+    pipelined = NOW._replace(pipelined=True)
+    asked = [planner.should_guess(NO_DRAFT, pipelined, chain) for _ in range(PROBE_AFTER + 5)]
+    assert asked == [False] * PROBE_AFTER + [True] * 5, "it stops the pipeline until it was asked"
+    assert planner.should_guess(NO_DRAFT, NOW, chain)
+    assert not planner.should_guess(NO_DRAFT, NOW, chain)
+
+
+def test_a_sure_copy_is_not_worth_a_guess_and_a_doubted_one_is() -> None:
+    planner, chain = DraftPlanner(FLAT), chain_of()
+    chain.step_s = 0.003
+    assert not planner.should_guess(replace(COPY, accept_probs=(0.99,) * 4), NOW, chain)
+    assert planner.should_guess(replace(COPY, accept_probs=(0.2,) * 4), NOW, chain)
+
+
+def test_a_fixed_number_makes_no_guess_that_it_would_drop() -> None:
+    planner, chain = FixedPlanner(16), chain_of()
+    sure, doubtful = (Draft((1,), accept_probs=(prob,)) for prob in (0.9, 0.05))
+    assert planner.goes_on(sure, 0.5, NOW, chain)
+    assert not planner.goes_on(doubtful, 0.5, NOW, chain)
