@@ -140,8 +140,8 @@ class DraftSession:
         begun, guessing_s = perf_counter(), self._guessing_s
         draft = self._proposed(Situation(context, limit, replayed, pipelined))
         if not draft:  # guesses were planned for
-            spent = self._guessing_s - guessing_s
-            self._planner.observe_proposal(perf_counter() - begun - spent)
+            spent = perf_counter() - begun - (self._guessing_s - guessing_s)
+            self._planner.observe_proposal(max(0.0, spent))
         return draft
 
     @property

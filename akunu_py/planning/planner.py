@@ -44,6 +44,11 @@ USUAL_TOKEN_COST: Final = 0.12
 """What verifying one draft token usually costs, in forwards: a compromise between the chips that
 were measured, for planners that do not know the costs."""
 
+_TRIAL_LEAST, _TRIAL_MOST = 2, 8
+"""So many guesses are made to see what they bring in a text: what takes a step, within limits."""
+_UNSURE: Final = 0.5
+"""They are made where a copy is less likely to be right than this."""
+
 _RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
 _MAX_RISE: Final = 3.0
@@ -184,6 +189,8 @@ class DraftPlanner:
         self._empty_proposals = self._skips = 0
         self._probes.begin()
         self._declined.begin()
+        for gain in self._guess_gains.values():
+            gain.begin()
         self._after_step = False
 
     def should_propose(self, *, pipelined: bool) -> bool:
@@ -204,7 +211,7 @@ class DraftPlanner:
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Compares the copy alone with a guess that goes on with it if it agrees, and is drafted
-        in its place if not. Now and then a guess is made to see how likely it is."""
+        in its place if not. Where no copy is sure, guesses are tried now and then."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
@@ -223,13 +230,12 @@ class DraftPlanner:
             tokens += agreed * (both - tokens)
             seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
         self.saving = 1.0 - alone * seconds / tokens
-        if self.saving <= TIE and guessed.declined < PROBE_AFTER:
-            guessed.declined += 1
+        if self.saving <= TIE and not (agreed < _UNSURE and guessed.is_tried(step, chain.step_s)):
             return False
         if now.pipelined:
             self._skips = 0  # it is asked again once the step is done
         else:
-            guessed.declined = 0
+            guessed.made += 1
         return True
 
     def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
@@ -320,15 +326,33 @@ class DraftPlanner:
 @dataclass
 class _GuessGain:
     """What rounds bring that begin with a guess: tokens, and their time in single steps, the
-    guesses included. `declined` counts how often in a row none was worth its time."""
+    guesses included. Texts differ, so guesses are tried when a request begins, and again whenever
+    they were `declined` for long; `made` and `learnt` count from there."""
 
     tokens: float
     steps: float
+    made: int = 0
     declined: int = 0
+    learnt: int = 0
+
+    def begin(self) -> None:
+        self.made = self.declined = self.learnt = 0
+
+    def is_tried(self, step_s: float, guess_s: float) -> bool:
+        """Whether a guess is made that is not expected to pay."""
+        most = max(
+            _TRIAL_LEAST, min(_TRIAL_MOST, int(step_s / guess_s) if guess_s else _TRIAL_MOST)
+        )
+        self.declined += self.made >= most
+        if self.declined == PROBE_AFTER:
+            self.begin()
+        return self.made < most
 
     def learn(self, tokens: float, steps: float) -> None:
-        self.tokens += _RATE * (tokens - self.tokens)
-        self.steps += _RATE * (steps - self.steps)
+        self.learnt += 1
+        rate = max(_RATE, 1.0 / (1 + self.learnt))
+        self.tokens += rate * (tokens - self.tokens)
+        self.steps += rate * (steps - self.steps)
 
 
 class _DeclinedDraft:

@@ -114,10 +114,22 @@ def test_guesses_that_do_not_pay_are_tried_now_and_then_without_a_step_in_flight
     planner, chain = DraftPlanner(LINEAR), chain_of()
     chain.step_s = 0.05
     pipelined = NOW._replace(pipelined=True)
-    asked = [planner.should_guess(NO_DRAFT, pipelined, chain) for _ in range(PROBE_AFTER + 5)]
-    assert asked == [False] * PROBE_AFTER + [True] * 5, "it stops the pipeline until it was asked"
+    for _ in range(2):  # at the beginning, and later
+        assert planner.should_guess(NO_DRAFT, pipelined, chain), "it stops the pipeline"
+        tried = [planner.should_guess(NO_DRAFT, NOW, chain) for _ in range(3)]
+        assert tried == [True, True, False]
+        asked = [planner.should_guess(NO_DRAFT, pipelined, chain) for _ in range(PROBE_AFTER - 2)]
+        assert not any(asked)
+
+
+def test_each_request_tries_guesses_but_not_beside_a_sure_copy() -> None:
+    planner, chain = DraftPlanner(LINEAR), chain_of()
+    chain.step_s = 0.05
+    assert not planner.should_guess(COPY, NOW, chain)
+    while planner.should_guess(NO_DRAFT, NOW, chain):
+        pass
+    planner.begin()
     assert planner.should_guess(NO_DRAFT, NOW, chain)
-    assert not planner.should_guess(NO_DRAFT, NOW, chain)
 
 
 def test_a_sure_copy_is_not_worth_a_guess_and_a_doubted_one_is() -> None:
