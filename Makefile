@@ -78,10 +78,10 @@ bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four
 	$(BENCH).batched --name batched_kinds --models qwen3_5 deepseek_v3 --repeats 3 --tokens 48 --sizes 1 4 8  # 6 min
 	$(BENCH).hostile  # 8 min
 	$(BENCH).cache_kinds  # 15 min
-	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel --drafter auto --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min
+	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel fill-in --answers own --drafter auto copies head --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min
 	$(BENCH).random_model $(WORK)/m109
 	$(BENCH).records speedup --name speedup_109m --model $(WORK)/m109 --workloads edit question novel --answers forced --prompts 3 --rounds 2 --drafter auto --num-draft-tokens auto  # 15 min
-	$(BENCH).records speedup --prompts 6 --rounds 2  # 25 min
+	$(BENCH).records speedup --drafter auto copies --num-draft-tokens auto --prompts 6 --rounds 2  # 10 min
 ifneq ($(DATA),)
 	$(BENCH).seeds --text $(DATA)/tinyshakespeare/input.txt --plot benchmarks/results/seeds.svg > benchmarks/results/seeds.md  # 10 min
 	$(BENCH).project_memory --data $(DATA) --fit  # 15 min
@@ -89,6 +89,7 @@ ifneq ($(DATA),)
 	$(BENCH).fit_expectations --data $(DATA)  # 1 min
 	$(BENCH).ablation --data $(DATA)  # 7 min
 	$(BENCH).replay_drafters --data $(DATA)  # 4 min
+	$(BENCH).heads --data $(DATA)  # 1 min
 endif
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)

@@ -35,7 +35,12 @@ OWN, FORCED = "own", "forced"
 SAMPLED: Final = frozenset({"novel"})
 """Workloads whose own answers are sampled, because a small model's greedy prose repeats itself."""
 
-SHOWN_NAMES: Final = {"plain": "no drafts", "auto + planner": "default"}
+SHOWN_NAMES: Final = {
+    "plain": "no drafts",
+    "auto + planner": "default",
+    "copies + planner": "copies alone",
+    "head + planner": "head alone",
+}
 """The contestants in records, and what these call them."""
 EVERYONE: Final[Mapping[str, str]] = MappingProxyType({})
 
