@@ -27,7 +27,7 @@ from akunu_py.bench.device_report import (
     mlx_lm_answer,
 )
 from akunu_py.bench.measurement import describe_machine, machine_line, markdown_table
-from akunu_py.drafting import MAKERS, MODEL_DRAFTER
+from akunu_py.drafting import MAKERS, MODEL_DRAFTER, NETWORKS
 from akunu_py.engine import Engine
 from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
@@ -44,7 +44,7 @@ _EXACT: Final = ", exact"
 DRAFTERS: Final = (
     *(name for name in MAKERS if name != "none"),
     *_STATISTICAL,
-    MODEL_DRAFTER,
+    *NETWORKS,
 )
 """The engine's drafters, a draft model, and statistical models, whose drafts are sampled."""
 
