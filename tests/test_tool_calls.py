@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from akunu_py.decoding.draft_session import FORCED, steer
-from akunu_py.drafting.base import NO_DRAFT
+from akunu_py.decoding.draft_session import steer
+from akunu_py.drafting.base import FORCED, NO_DRAFT
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Grammar, Options, Sampling

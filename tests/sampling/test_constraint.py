@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import akunu_py
-from akunu_py.decoding.draft_session import FORCED, steer
+from akunu_py.decoding.draft_session import steer
 from akunu_py.decoding.loop import Limits
-from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
+from akunu_py.drafting.base import FORCED, NO_DRAFT, Draft, Drafter
 from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
