@@ -336,8 +336,7 @@ class Options:
     sampling: Sampling = part(Sampling)
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
-    drafter: str = option("auto", "the drafter: auto (copies and guesses of a network), copies, "
-        "head (the model's own), ngram, model (the draft model), none", choices=DRAFTERS,
+    drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
         metavar="NAME", group=SPECULATION,
         off=("--no-speculate", "none", "decode plainly, as with --drafter none"))
     num_draft_tokens: int | None = option(None, "maximum of draft tokens per round, up to "
