@@ -68,21 +68,19 @@ class Chain:
     """The guesses of a network for one request, and how long each takes.
 
     Attributes:
+        name: the source of its drafts.
         step_s: the usual seconds of a guess, 0 before the first.
         spent_s: seconds of the guesses since it was set to 0.
     """
 
     def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
         self._guesser = guesser
+        self.name = guesser.name
         self._rates = rates
         self._made: list[tuple[int, Hashable]] = []
         self.step_s = step_s
         self.spent_s = 0.0
         self.begin = guesser.begin
-
-    @property
-    def name(self) -> Origin:
-        return self._guesser.name
 
     def rate(self, position: int) -> float:
         """How likely a guess is at a position of a draft, whatever the network finds; where nothing

@@ -244,14 +244,6 @@ def test_a_prompt_that_the_head_has_not_read_is_kept_on_disk(tmp_path: Path) -> 
     assert again.stats.cached_tokens > 70
 
 
-def test_what_a_head_brings_says_nothing_of_a_draft_model() -> None:
-    engine = akunu_py.load(akunu_py.ModelOptions("ember", draft_model="ember"))
-    prompt = "def quicksort(items):\n"
-    for drafter in ("model", "head"):
-        stats = [engine.generate(prompt, Options(60, drafter=drafter)).stats for _ in range(2)]
-    assert stats[-1].drafted > 10
-
-
 def test_a_head_that_is_not_there_is_refused(tiny_model_dir: Path) -> None:
     with pytest.raises(InvalidRequestError, match="No head is loaded"):
         akunu_py.load(str(tiny_model_dir)).generate("a", Options(2, drafter="head"))

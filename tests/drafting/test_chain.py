@@ -132,6 +132,15 @@ def test_each_request_tries_guesses_but_not_beside_a_sure_copy() -> None:
     assert planner.should_guess(NO_DRAFT, NOW, chain)
 
 
+def test_what_one_network_brings_says_nothing_of_another() -> None:
+    planner, head, model = DraftPlanner(FLAT), chain_of(), Chain(Told(), AcceptanceRates())
+    model.name = Origin.MODEL
+    head.step_s, model.step_s = 0.0001, 0.5
+    while planner.should_guess(NO_DRAFT, NOW, model):
+        pass
+    assert all(planner.should_guess(NO_DRAFT, NOW, head) for _ in range(20))
+
+
 def test_a_sure_copy_is_not_worth_a_guess_and_a_doubted_one_is() -> None:
     planner, chain = DraftPlanner(FLAT), chain_of()
     chain.step_s = 0.003
