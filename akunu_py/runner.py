@@ -301,7 +301,8 @@ class Runner:
         prompt, begun = sequence.prompt, perf_counter()
         sequence.began = begun
         if slot.cache.head is not None:
-            slot.cache.head.is_wanted = sequence.session is not None and sequence.session.guesses
+            session = sequence.session
+            slot.cache.head.is_wanted = session is not None and session.chain is not None
         scorer = PromptScorer(prompt, options.logprobs or 0) if options.scores_prompt else None
         is_whole = yield from self._prefill(sequence, slot, scorer, begun)
         scored = scorer.logprobs if scorer and is_whole else None

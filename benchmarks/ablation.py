@@ -23,7 +23,7 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import Alignment, Rewrites
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.planning import live_costs, planner
+from akunu_py.planning import live_costs, trials
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner
@@ -127,13 +127,13 @@ _resumed = evidence.resumed_evidence
 
 
 def planner_variants() -> Iterator[Variant]:
-    no_probes = ((planner, "PROBE_AFTER", NEVER), (planner, "HOPE", 0.0))
+    no_probes = ((trials, "PROBE_AFTER", NEVER), (trials, "HOPE", 0.0))
     for costs in (PUBLISHED, OVERLAP):
         for gain in (1.0, -1.0):
             change = "every step pipelined" if gain > 0 else "no step pipelined"
             fixed = ((DraftPlanner, "pipeline_gain", always(gain)),)
             yield Variant("pipelining", change, fixed, costs)
-    yield from moved("pipelining", planner, "MIN_SAVING", 0.0)
+    yield from moved("pipelining", trials, "MIN_SAVING", 0.0)
     for costs in (PUBLISHED, TOO_LOW, TOO_HIGH):
         yield Variant("probes", "none", no_probes, costs)
     for costs in (TOO_LOW, TOO_HIGH):
@@ -143,7 +143,7 @@ def planner_variants() -> Iterator[Variant]:
     for change, patches in {
         "nothing is learnt": ((AcceptanceRates, "learn", _nothing),),
         "one rate for all lengths": ((acceptance, "_kind", lambda draft: draft.source),),
-        "declined drafts not followed": ((planner._DeclinedDraft, "decline", _nothing),),
+        "declined drafts not followed": ((trials.DeclinedDraft, "decline", _nothing),),
     }.items():
         yield Variant("rates of `ngram`", change, patches, drafter="ngram")
 

@@ -18,7 +18,7 @@ from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.model.head_layouts import LAYOUTS
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import IN_TURNS, REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
-from tests.model.test_heads import CASES, LAYERS
+from tests.model.heads import CASES, LAYERS
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "models.md"
 

@@ -1,8 +1,8 @@
 """HeadCache: what a model's head has read of a sequence, and what it has yet to read.
 
 Pair `i` is the model's hidden state of token `i` and the token `i + 1`. Pairs wait until the head
-is asked, and are then read in one forward. Pairs that nobody gave count as zeros: that costs
-acceptance, and never changes a text.
+is asked, and are then read in one forward. Pairs that nobody gave are zeros: that costs acceptance,
+and never changes a text.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import mlx.core as mx
 
 from akunu_py.cache.kv_cache import HeadPairs, KVCache
+from akunu_py.cache.states import parts_of
 
 _MOST_UNREAD: Final = 256
 """This many waiting pairs are read even if nobody asks, so that their hidden states take little
@@ -41,11 +42,7 @@ class HeadCache(HeadPairs):
         self.is_wanted = True
         self._hidden: list[mx.array] = []
         self._next: list[int] = []  # the token after each hidden state; of the last, maybe not yet
-        self._start = 0  # the position of the first of them
-
-    @property
-    def _end(self) -> int:
-        return self._start + sum(len(states) for states in self._hidden)
+        self._start = self._end = 0  # the positions of the first of them, and after the last
 
     def note(self, hidden: mx.array, tokens: Sequence[int], at: int) -> None:
         """Takes the hidden states `[rows, hidden_size]` of tokens from position `at` on; `tokens`
@@ -56,6 +53,7 @@ class HeadCache(HeadPairs):
             self.forget(at)
         if at != self._end:
             self._hidden, self._next, self._start = [], [], at
+        self._end = at + len(hidden)
         del self._next[max(0, at - self._start - 1) :]
         if at > self._start:
             self._next.append(tokens[0])
@@ -90,19 +88,25 @@ class HeadCache(HeadPairs):
 
     def fill(self, length: int) -> None:
         """Counts pairs that nobody gave, up to a length."""
-        if length > self.pairs.length:
-            self.pairs.skip(length - self.pairs.length)
+        start = self.pairs.length
+        if length > start:
+            for layer in parts_of(self.pairs.layers):
+                for array in layer.state:  # it may have pairs of another text there
+                    array[..., start:length, :] = 0
+            self.pairs.skip(length - start)
 
     def forget(self, length: int) -> None:
         """Forgets every pair after the first `length`."""
-        self.pairs.rollback(min(length, self.pairs.length))
+        if length < self.pairs.length:
+            self.pairs.rollback(length)
         if length < self._end:
             kept = max(0, length - self._start)
             self._hidden = [mx.concatenate(self._hidden)[:kept]] if kept else []
             del self._next[kept:]
+            self._end = self._start + kept
 
     def copy(self, other: HeadPairs, length: int) -> None:
         """Becomes a copy of the pairs of another, up to a length."""
         other.read()
-        self._hidden, self._next = [], []
+        self._hidden, self._next, self._end = [], [], self._start
         self.pairs.copy(other.pairs, min(length, other.pairs.length))

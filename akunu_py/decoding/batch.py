@@ -32,13 +32,13 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.planner import PROBE_AFTER
 from akunu_py.planning.theory import (
     MAX_BATCH_ROWS,
     expected_tokens,
     share_padded_rows,
     share_rows,
 )
+from akunu_py.planning.trials import PROBE_AFTER
 from akunu_py.round import Round
 
 CostsOf = Callable[[int], LiveCosts | None]
@@ -159,7 +159,7 @@ class Batch:
 
     def _guesses_pay(self, members: Sequence[Member]) -> bool:
         """Whether a round of all is faster with a guess of each network, which takes its time. Now
-        and then they guess to see how likely that is."""
+        and then they guess anyway, to learn how often guesses are right."""
         chains = [chain for one in members if (chain := one.session.chain) is not None]
         costs = self._costs(len(members)) if chains else None
         if costs is None or not chains:

@@ -33,7 +33,7 @@ _HIDDEN: Final = -1
 
 
 _FORECAST: Final = Draft((_HIDDEN,))
-"""What a network will draft; that is not asked while a step is in flight."""
+"""Stands for what a network would draft, which is not asked while a step is in flight."""
 
 
 class DraftTrimmer:
@@ -110,11 +110,6 @@ class DraftSession:
         self.chain = chain
         self.may_guess = True
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
-
-    @property
-    def guesses(self) -> bool:
-        """Whether a network may guess for it."""
-        return self.chain is not None
 
     def begin(
         self,

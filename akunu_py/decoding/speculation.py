@@ -186,6 +186,8 @@ class SpeculationState:
         """What guesses for a request beside its drafter, with what earlier ones taught."""
         guesser: Guesser
         name, has_draft_model = options.drafter, self.draft_model is not None
+        if name in self._factories:
+            return None
         if name == MODEL_DRAFTER or (name == AUTO_DRAFTER and has_draft_model):
             lent = self.required_draft_model().lend(prompt)
             loans.callback(setattr, lent, "in_use", False)

@@ -25,8 +25,7 @@ _CLASSES: Final = 10
 _POSITIONS: Final = 3
 """There are rates for the first guess, the second, and all after it."""
 _DOUBTED: Final = 0.4
-"""At first, a guess that a copy agrees with is believed to be wrong this many times as often as one
-without a copy."""
+"""At first, a guess is believed to be wrong less often by this factor if a copy agrees with it."""
 _RISE, _FALL = 0.1, 0.3
 _MOST_RISE: Final = 3.0
 """How fast the usual time of a guess follows; a pause counts as at most this many of them."""

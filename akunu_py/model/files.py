@@ -71,6 +71,8 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
         return folder
+    if folder.is_file():
+        raise ModelLoadError(f"{name} is a file; give --mtp the folder that it is in.")
     if not is_hub_name(name):
         raise ModelLoadError(f"There is no folder {name} with a head; check the path.")
     folder = _from_hub(name, ["config.json", _INDEX, *HEAD_FILES])

@@ -183,7 +183,7 @@ class Head:
             hidden: `[rows, hidden_size]`, the model's, or the head's own.
         """
         for part in parts_of(cache.layers):
-            part.offset = cache.length  # pairs that nobody gave leave no trace in an empty layer
+            part.offset = cache.length  # an empty layer did not count the pairs that nobody gave
         states = self._step(self._body.embed(tokens), hidden, cache.layers)
         cache.advance(tokens.size)
         return states

@@ -241,10 +241,6 @@ class TargetModel:
         """Pauses the other ranks; returns whether there are any."""
         return False
 
-    @cached_property
-    def whole_bytes(self) -> int:
-        return self.parameter_bytes
-
     def broadcast_seconds(self) -> float:
         return 0.0
 

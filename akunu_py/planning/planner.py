@@ -8,49 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import truediv
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.base import Draft
 from akunu_py.drafting.chain import Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
+from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, PipelineGain, Probes
 from akunu_py.round import Round
 
 PROPOSAL_SHARE: Final = 0.02
 """The part of all time that proposals may take that lead to no draft."""
 
-PROBE_SHARE: Final = 0.005
-"""The part of all time that probes may lose."""
-
-PROBE_AFTER: Final = 128
-"""One of this many drafts is verified although it would be declined, or at twice its length if no
-such round was observed: else costs that are believed too high would never be corrected."""
-
-HOPE: Final = 2.0
-WORTH_TRYING: Final = 0.05
-"""A length is tried if it is faster than the best by this part, should its cost be lower than
-expected by `HOPE` standard deviations."""
-
-MIN_SAVING: Final = 0.05
-"""The part of a step that a draft must save on average before the pipeline is given up for it. A
-pipeline also hides the time of proposals, which costs of forwards do not contain."""
-
 USUAL_TOKEN_COST: Final = 0.12
 """What verifying one draft token usually costs, in forwards: a compromise between the chips that
 were measured, for planners that do not know the costs."""
 
-_TRIAL_LEAST, _TRIAL_MOST = 2, 8
-"""So many guesses are made to see what they bring in a text: what takes a step, within limits."""
 _UNSURE: Final = 0.5
 """They are made where a copy is less likely to be right than this."""
 
-_RATE: Final = 0.1
-"""How fast running means follow: by about the last ten values."""
 _MAX_RISE: Final = 3.0
 """A proposal counts as at most this many times the usual one, because a pause is not its time."""
 
@@ -170,14 +150,14 @@ class DraftPlanner:
         self._costs = costs
         self._replays = False  # whether a rejection makes the next forward compute tokens again
         self._rates = rates or AcceptanceRates()
-        self._declined = _DeclinedDraft(self._rates)
-        self._probes = _Probes()
-        self._pipeline_gain = _PipelineGain()
+        self._declined = DeclinedDraft(self._rates)
+        self._probes = Probes()
+        self._pipeline_gain = PipelineGain()
         self._proposal_s = 0.0
         self._empty_proposals = self._skips = 0
         self._context = 0
         self._after_step = False
-        self._guess_gains: dict[str, _GuessGain] = {}
+        self._guess_gains: dict[str, GuessGain] = {}
         self.saving = 0.0
 
     @property
@@ -219,7 +199,7 @@ class DraftPlanner:
         guessed = self._guess_gains.get(chain.name)
         if guessed is None:
             first = 1.0 + chain.rate(0)
-            guessed = _GuessGain(first, (rounds[0] + chain.step_s) / step)
+            guessed = GuessGain(first, (rounds[0] + chain.step_s) / step)
             self._guess_gains[chain.name] = guessed
         alone = max(1.0 / step, *map(truediv, expected[1:], rounds))
         length = 1 + max(range(len(rounds)), key=lambda at: expected[at + 1] / rounds[at])
@@ -296,7 +276,7 @@ class DraftPlanner:
 
     def observe_proposal(self, seconds: float) -> None:
         usual = self._proposal_s or seconds
-        self._proposal_s = usual + _RATE * (min(seconds, _MAX_RISE * usual) - usual)
+        self._proposal_s = usual + RATE * (min(seconds, _MAX_RISE * usual) - usual)
 
     def observe(self, outcome: Round) -> None:
         self._after_step = not outcome.draft
@@ -321,143 +301,3 @@ class DraftPlanner:
                 for length, (cost, rows) in enumerate(zip(rounds, again, strict=True), start=1)
             ]
         return [first, *rounds]
-
-
-@dataclass
-class _GuessGain:
-    """What rounds bring that begin with a guess: tokens, and their time in single steps, the
-    guesses included. Texts differ, so guesses are tried when a request begins, and again whenever
-    they were `declined` for long; `made` and `learnt` count from there."""
-
-    tokens: float
-    steps: float
-    made: int = 0
-    declined: int = 0
-    learnt: int = 0
-
-    def begin(self) -> None:
-        self.made = self.declined = self.learnt = 0
-
-    def is_tried(self, step_s: float, guess_s: float) -> bool:
-        """Whether a guess is made that is not expected to pay."""
-        most = max(
-            _TRIAL_LEAST, min(_TRIAL_MOST, int(step_s / guess_s) if guess_s else _TRIAL_MOST)
-        )
-        self.declined += self.made >= most
-        if self.declined == PROBE_AFTER:
-            self.begin()
-        return self.made < most
-
-    def learn(self, tokens: float, steps: float) -> None:
-        self.learnt += 1
-        rate = max(_RATE, 1.0 / (1 + self.learnt))
-        self.tokens += rate * (tokens - self.tokens)
-        self.steps += rate * (steps - self.steps)
-
-
-class _DeclinedDraft:
-    """Compares a declined draft with what is emitted instead, up to the first miss, so that a
-    planner that verifies nothing notices when a text becomes predictable. Sampled drafts are left
-    out: two draws from one distribution seldom agree, but verification accepts the drafted one."""
-
-    def __init__(self, rates: AcceptanceRates) -> None:
-        self._rates = rates
-        self.begin()
-
-    def begin(self) -> None:
-        self._draft, self._accepted = NO_DRAFT, 0
-
-    def decline(self, draft: Draft) -> None:
-        if not self._draft and draft.probabilities is None:
-            self._draft = draft
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        draft = self._draft
-        for token, drafted in zip(tokens, draft.tokens[self._accepted :], strict=False):
-            self._accepted += token == drafted
-            if token != drafted or self._accepted == len(draft):
-                self._rates.learn_draft(draft, self._accepted)
-                self.begin()
-                return
-
-
-class _Probes:
-    """Chooses lengths that are not expected to be the fastest, to learn their costs.
-
-    Where the doubt is large enough that another length might be faster, it is tried, as long as all
-    probes together lost less than `PROBE_SHARE` of the time. Where there is no doubt, a longer
-    draft is verified now and then. Acceptance needs no probes: see `_DeclinedDraft`. `worth_s` is
-    the time that the tokens of a probe are worth.
-    """
-
-    def __init__(self) -> None:
-        self._planned = 0
-        self._saved_s = 0.0
-        self._is_due = False  # whether a pipeline was ended for a probe, which comes next
-        self.worth_s: float | None = None
-
-    def begin(self) -> None:
-        self._is_due = False
-
-    def choose(
-        self,
-        length: int,
-        longer: int,
-        speeds: Sequence[float],
-        doubts: Sequence[float],
-        expected: Sequence[float],
-        *,
-        stop_s: float | None,
-    ) -> int:
-        """The length to verify: the one that is expected to be the fastest, or one to try.
-
-        For all lengths from 0 on there are the expected tokens per second (`speeds`), the standard
-        deviations of their logarithms relative to the best (`doubts`), and the tokens that each
-        emits on average. `longer` is tried without a doubt. `stop_s` is what it costs to end the
-        pipeline, or None if no step is in flight.
-        """
-        is_due, self._is_due = self._is_due and stop_s is None, False
-        if is_due or self._saved_s >= 0.0:
-            enough = (1.0 + WORTH_TRYING) * speeds[length]
-            for tried, (speed, doubt) in enumerate(zip(speeds, doubts, strict=True)):
-                if speed * math.exp(HOPE * doubt) > enough:
-                    if stop_s is None:
-                        self.worth_s = expected[tried] / speeds[length]
-                    else:
-                        self._saved_s -= stop_s
-                        self._is_due = True
-                    return tried
-        self._planned += 1
-        if not is_due and self._planned < PROBE_AFTER:
-            return length
-        self._planned = 0
-        self._is_due = stop_s is not None
-        if length:
-            return longer
-        return max(range(1, len(speeds)), key=speeds.__getitem__)
-
-    def earn(self, seconds: float) -> None:
-        lost = 0.0 if self.worth_s is None else seconds - self.worth_s
-        self.worth_s = None
-        self._saved_s = min(self._saved_s + PROBE_SHARE * seconds - lost, 0.0)
-
-
-class _PipelineGain:
-    """What a single step gains by not being pipelined: a draft may follow it immediately."""
-
-    def __init__(self) -> None:
-        self._saving = self._frequency = 0.0
-
-    def proposed(self) -> None:
-        self._saving *= 1.0 - _RATE
-        self._frequency *= 1.0 - _RATE
-
-    def drafted(self, speedup: float) -> None:
-        """Notes how many times as fast as plain decoding the proposal's draft would be."""
-        if speedup > 1.0:
-            self._saving += _RATE * (1.0 - 1.0 / speedup)
-            self._frequency += _RATE
-
-    def of_step(self, refill: float) -> float:
-        """See `Planner.pipeline_gain`; a step that is not pipelined takes `refill` steps longer."""
-        return (1.0 - self._frequency) * max(0.0, refill) + MIN_SAVING - self._saving

@@ -31,7 +31,7 @@ from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.sampling.sampler import Sampler
 from tests.decoding.company import rounds_of as rounds_together
 from tests.fakes import OracleDrafter, rounds_of
-from tests.model.test_heads import CASES, load, random_head, write_model
+from tests.model.heads import CASES, load, random_head, write_model
 from tests.planning.curves import FLAT
 
 LONGEST = 24
@@ -135,6 +135,19 @@ def test_pairs_wait_until_the_head_is_asked(model_of: Callable[[str], TargetMode
     tokens = [*prompt, *wanted[:8]]
     model.prefill(tokens[held.length :], held)
     assert has_read(model, held, tokens)
+
+
+def test_pairs_that_nobody_gave_are_zeros(model_of: Callable[[str], TargetModel]) -> None:
+    """Also where another text had some, which a file of prompts must not keep."""
+    model, prompt = model_of("llama"), prompt_of(2)
+    held = prefilled(model, prompt)
+    assert held.head
+    held.rollback(4)
+    held.head.is_wanted = False
+    model.prefill(prompt[4:], held)
+    held.head.fill(held.length)
+    for keys_and_values in held.head.pairs.rows(4, held.length):
+        assert not any(np.array(rows).any() for rows in keys_and_values)
 
 
 def test_a_copy_of_a_cache_has_the_pairs_that_wait(model_of: Callable[[str], TargetModel]) -> None:

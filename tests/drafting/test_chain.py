@@ -11,8 +11,9 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.chain import Chain, Guess, Guesser, chain_priors
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.planner import PROBE_AFTER, DraftPlanner, FixedPlanner, Situation
+from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
 from akunu_py.planning.theory import expected_tokens
+from akunu_py.planning.trials import PROBE_AFTER
 from akunu_py.tokens import Origin
 from tests.planning.curves import FLAT, LINEAR
 
