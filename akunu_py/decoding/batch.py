@@ -7,10 +7,11 @@ a draft of one is worth less than that, several are worth more. A sequence witho
 as it does without a batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -28,21 +29,10 @@ from akunu_py.decoding.target import (
     PendingForward,
     SharedForward,
 )
-from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.model.target_model import TargetModel
-from akunu_py.planning.live_costs import LiveCosts
-from akunu_py.planning.theory import (
-    MAX_BATCH_ROWS,
-    expected_tokens,
-    share_padded_rows,
-    share_rows,
-)
-from akunu_py.planning.trials import PROBE_AFTER
+from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
 from akunu_py.round import Round
-
-CostsOf = Callable[[int], LiveCosts | None]
-"""What forwards over so many sequences cost, by their rows; None if nothing is known."""
 
 _OBSERVE_EVERY: Final = 8
 """Correcting the costs takes a percent or two of a small model's forward."""
@@ -81,10 +71,9 @@ class Member(Decoding[PendingForward]):
     def draft(self) -> Draft:
         return NO_DRAFT if self.forward is None else self.forward.draft
 
-    @property
-    def keeps_draft(self) -> bool:
+    def keeps(self, draft: Draft) -> bool:
         """The length of a sampled draft must not depend on its tokens, as estimates may."""
-        return self._keeps_drafts or self.draft.probabilities is not None
+        return bool(draft) and (self._keeps_drafts or draft.probabilities is not None)
 
     def begin(self) -> Inputs:
         """What goes into the forward that it wants, or into the step after the one in flight."""
@@ -104,11 +93,11 @@ class Batch:
     def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
         self._model = model
         self._costs = costs
-        self._acceptance = AcceptanceRates()
+        self._planner = BatchPlanner(costs)
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
+        self._latest: SharedForward | None = None
         self._observed = (0, 0)  # sequences and rows of the forward last learnt from
         self._unobserved = 0
-        self._refused = 0  # so many times in a row, guesses did not pay
         self.forwards = 0
         self.rows = 0
         self.joins = True
@@ -124,18 +113,23 @@ class Batch:
 
         The next forwards are submitted before it returns.
         """
+        now = perf_counter()
         _break_up(members)
         together = [one for one in members if one.shares]
         if len(together) == 1 or (together and self.why_impossible):
             together = []
-        pays = bool(together) and self._guesses_pay(together)
+        chains = [chain for one in together if (chain := one.session.chain) is not None]
+        pays = bool(chains) and self._planner.guesses_pay(chains, self._company(together))
         for one in members:
             one.session.may_guess = pays or one not in together
-        self._submit([one for one in together if one.wants_forward])
-        if together and sum(one.gain_now for one in together) >= 0.0:
+        wanting = [one for one in together if one.wants_forward]
+        self._submit(wanting)
+        if together and self._steps_ahead(together, pipelined=not wanting):
             self._submit(together, ahead=True)
         outcomes: dict[Member, Round | Exception] = {one: self._read(one) for one in together}
-        self._submit([one for one in together if one.wants_forward])
+        begun = now if self._latest is None else max(now, self._latest.ended)
+        begun += sum(one.spent_s for one in chains)  # guesses are counted for themselves
+        self._submit([one for one in together if one.wants_forward], begun=begun)
         alone = [one for one in members if one not in outcomes]
         for one in together if alone else ():
             for flight in one.flights:  # what follows is computed in between
@@ -148,8 +142,7 @@ class Batch:
             outcome = member.read()
         except Exception as error:
             return error
-        if outcome.draft:
-            self._acceptance.learn_draft(outcome.draft, outcome.accepted)
+        self._planner.learn(outcome)
         return outcome
 
     def _pads(self, members: Sequence[Member]) -> bool:
@@ -157,51 +150,43 @@ class Batch:
         of `[sequences, longest]` tokens."""
         return self._model.pads_batches or members[0].target.cache.has_states
 
-    def _guesses_pay(self, members: Sequence[Member]) -> bool:
-        """Whether a round of all is faster with a guess of each network, which takes its time. Now
-        and then they guess anyway, to learn how often guesses are right."""
-        chains = [chain for one in members if (chain := one.session.chain) is not None]
-        costs = self._costs(len(members)) if chains else None
-        if costs is None or not chains:
-            return bool(chains)
-        table = costs.verify_table(sum(one.target.length for one in members), MAX_BATCH_ROWS)
-        alone = len(members)
-        rows = 2 * alone if self._pads(members) else alone + len(chains)
-        if rows > len(table):
-            return False
-        gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
-        pays = (alone + gained) / (table[rows - 1] + spent) > alone / table[alone - 1]
-        self._refused = 0 if pays or self._refused >= PROBE_AFTER else self._refused + 1
-        return self._refused == 0
+    def _company(self, members: Sequence[Member]) -> Company:
+        context = sum(one.target.length for one in members)
+        return Company(len(members), context, self._pads(members))
+
+    def _steps_ahead(self, members: Sequence[Member], *, pipelined: bool) -> bool:
+        """Whether steps of all follow before what is in flight is read."""
+        gains = [one.gain_now for one in members]
+        if sum(gains) >= 0.0 or -inf in gains:
+            return sum(gains) >= 0.0
+        forecasts = [one.forward.forecast for one in members if one.forward is not None]
+        are_kept = [one.keeps(own) for one, own in zip(members, forecasts, strict=True)]
+        return self._planner.steps_ahead(
+            forecasts, are_kept, self._company(members), pipelined=pipelined
+        )
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
         """Cuts the drafts of a forward to what they are worth in it."""
-        shared = [one for one in members if one.draft and not one.keeps_draft]
-        costs = self._costs(len(members)) if shared else None
-        if costs is None:
-            return
-        accept_probs = {one: self._acceptance.accept_probs(one.draft) for one in members}
-        kept = [one for one in members if one not in shared]
-        emitted = len(shared) + sum(expected_tokens(accept_probs[one])[-1] for one in kept)
-        table = costs.verify_table(sum(one.target.length for one in members), MAX_BATCH_ROWS)
-        if self._pads(members):
-            longest = max((len(one.draft) for one in kept), default=0)
-            every = table[len(members) - 1 :: len(members)]
-            most = share_padded_rows(list(accept_probs.values()), every, len(members))
-            lengths = [max(longest, most)] * len(shared)
-        else:
-            rows = len(members) + sum(len(one.draft) for one in kept)
-            lengths = share_rows([accept_probs[one] for one in shared], table[rows - 1 :], emitted)
-        for one, length in zip(shared, lengths, strict=True):
-            if one.forward is not None and length < len(one.draft):
+        drafts = [one.draft for one in members]
+        are_kept = [one.keeps(draft) for one, draft in zip(members, drafts, strict=True)]
+        lengths = self._planner.lengths(drafts, are_kept, self._company(members))
+        for one, length in zip(members, lengths, strict=True):
+            if one.forward is not None:
                 one.forward.draft = one.draft.cut(length)
 
-    def _submit(self, members: Sequence[Member], *, ahead: bool = False) -> None:
-        """Submits one forward over what all of them want, or over a step `ahead` of each."""
-        if len(members) == 1:
-            members[0].submit()
+    def _submit(
+        self, members: Sequence[Member], *, ahead: bool = False, begun: float = 0.0
+    ) -> None:
+        """Submits one forward over what all of them want, or over a step `ahead` of each.
+
+        Args:
+            begun: when its cost began, if that is before now: with what was drafted for it.
+        """
+        if len(members) <= 1:
+            for one in members:
+                one.submit()
             return
-        begun = perf_counter()
+        now = perf_counter()
         if not ahead:
             self._shorten_drafts(members)
         inputs, parts = list[Inputs](), list[Member]()
@@ -221,8 +206,8 @@ class Batch:
             rows=len(parts) * max(counts) if self._pads(parts) else sum(counts),
             context=sum(one.start for one in inputs),
             timed=self._observe,
-            is_overlapped=ahead,
-            begun=begun,
+            begun=begun or now,
+            follows=self._latest,
         )
         try:
             shared.results = self._build(parts, inputs, counts, shared)
@@ -231,7 +216,8 @@ class Batch:
             for one in parts:
                 one.error = one.error or error
             return
-        shared.seconds = (perf_counter() - begun) / len(parts)
+        self._latest = shared
+        shared.seconds = (perf_counter() - now) / len(parts)
 
     def _join(self, caches: Sequence[KVCache]) -> None:
         """Joins the caches of sequences that have had single steps together for a while; at once if
@@ -268,8 +254,6 @@ class Batch:
             hidden = list(mx.split(self._model.take_hidden(), ends))
         split = mx.split(logits, ends)
         for one, own_inputs, rows, states in zip(parts, inputs, split, hidden, strict=True):
-            for flight in one.flights:
-                flight.overlap()
             try:
                 pending, own = one.target.finish(own_inputs, rows, states)
             except Exception as error:  # a grammar may be too complex to follow

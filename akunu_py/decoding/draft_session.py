@@ -32,10 +32,6 @@ _HIDDEN: Final = -1
 """Stands for every token of a sampled draft while it is planned."""
 
 
-_FORECAST: Final = Draft((_HIDDEN,))
-"""Stands for what a network would draft, which is not asked while a step is in flight."""
-
-
 class DraftTrimmer:
     """Cuts drafts where the text would end: at end tokens and stop strings.
 
@@ -150,8 +146,8 @@ class DraftSession:
         # Whether a sampled draft is verified must not depend on its tokens.
         chain = self.chain if self.may_guess and draft.probabilities is None else None
         if chain is not None and self._planner.should_guess(draft, now, chain):
-            if now.pipelined:
-                return _FORECAST
+            if now.pipelined:  # the network is not asked while a step is in flight
+                return Draft((_HIDDEN,), chain.name)
             draft, now = self._best_with_guesses(draft, now, chain)
         drawn_from = draft.probabilities
         if drawn_from is None:

@@ -34,12 +34,14 @@ class Forward:
     """What a sequence wants next: a forward over `[known, *draft]`.
 
     `step_gain` is what it gains, in steps, if a single step follows before this forward is read:
-    negative if it is better to wait, minus infinity if no step may follow.
+    negative if it is better to wait, minus infinity if no step may follow. `forecast` is what would
+    be drafted instead.
     """
 
     known: int
     draft: Draft
     step_gain: float
+    forecast: Draft = NO_DRAFT
 
 
 P = TypeVar("P")
@@ -106,7 +108,7 @@ def decode(
         while True:
             may_step = wanted > 1 and target.can_pipeline
             gain = session.pipeline_gain(target.length, forecast) if may_step else -inf
-            outcome = yield Forward(known, draft, gain)
+            outcome = yield Forward(known, draft, gain, forecast)
             wanted -= len(outcome.tokens)
 
             # Roll back: the cache keeps the known token and the accepted ones; what it cannot keep,

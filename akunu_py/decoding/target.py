@@ -95,7 +95,9 @@ class SharedForward:
     Attributes:
         sequences, rows, context: how many it has, and how many tokens the sequences had before.
         timed: learns how long it took, if that says something about the forward.
-        is_overlapped: whether another forward was in flight beside it.
+        begun, ended: when its cost began, and when it was waited for.
+        follows: the shared forward before it, which may have been in flight when it was submitted.
+        is_overlapped: whether forwards of single sequences were computed beside it.
         results: what to wait for; None once somebody did.
         seconds: what the host built and waited, divided by the sequences.
     """
@@ -104,10 +106,12 @@ class SharedForward:
     rows: int
     context: int
     timed: Callable[["SharedForward", float], None]
-    is_overlapped: bool
     begun: float
+    follows: "SharedForward | None"
+    is_overlapped: bool = False
     results: list[mx.array] | None = None
     seconds: float = 0.0
+    ended: float = 0.0
 
     def wait(self) -> bool:
         """Waits for it; True if somebody has done so."""
@@ -116,11 +120,15 @@ class SharedForward:
             return True
         begun = perf_counter()
         mx.eval(results)
-        now = perf_counter()
-        self.seconds += (now - begun) / self.sequences
+        self.ended = perf_counter()
+        waited_s = self.ended - begun
+        self.seconds += waited_s / self.sequences
+        before, self.follows = self.follows, None
+        self.is_overlapped |= before is not None and before.results is not None
+        seconds = self.ended - max(self.begun, 0.0 if before is None else before.ended)
         # The time says nothing if the host came late.
-        if not self.is_overlapped and now - begun > NO_WAIT * (now - self.begun):
-            self.timed(self, now - self.begun)
+        if not self.is_overlapped and waited_s > NO_WAIT * seconds:
+            self.timed(self, seconds)
         return False
 
 
@@ -146,7 +154,7 @@ class PendingForward:
     shared: SharedForward | None = None
 
     def overlap(self) -> None:
-        """Notes that another forward follows before this is read: its time tells nothing then."""
+        """Notes that other forwards are computed before this is read: its time tells nothing."""
         if self.shared is not None:
             self.shared.is_overlapped = True
 

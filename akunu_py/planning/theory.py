@@ -67,8 +67,9 @@ def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
 
 def share_rows(
     drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
-) -> list[int]:
-    """How many tokens of each draft a batched forward should verify, to emit most per second.
+) -> tuple[list[int], float]:
+    """How many tokens of each draft a batched forward should verify, to emit most per second, and
+    how many it then emits per second.
 
     The probability that a token is reached and accepted never rises along a draft. So the best
     choice of any number of rows is that of the most probable tokens, whosever they are.
@@ -95,27 +96,7 @@ def share_rows(
     lengths = [0] * len(drafts)
     for _, index in reached[:most]:
         lengths[index] += 1
-    return lengths
-
-
-def share_padded_rows(
-    drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
-) -> int:
-    """How many tokens of each draft a forward should verify that pads all of them to the longest.
-
-    Args:
-        drafts: for each sequence, what `expected_tokens` takes.
-        seconds: what a forward takes with 0, 1, 2 ... tokens of each sequence, and no more.
-        emitted: the tokens that it emits on average with none of them.
-    """
-    reached = [list(accumulate(accept_probs, mul)) for accept_probs in drafts]
-    most, best = 0, emitted / seconds[0] if seconds else 0.0
-    for length in range(1, min(len(seconds), 1 + max(map(len, reached), default=0))):
-        emitted += sum(one[length - 1] for one in reached if len(one) >= length)
-        speed = emitted / seconds[length]
-        if speed > best * (1.0 + TIE):
-            most, best = length, speed
-    return most
+    return lengths, best
 
 
 def predicted_speedup(

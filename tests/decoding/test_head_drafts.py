@@ -25,14 +25,11 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, Options, Sampling
-from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import FixedPlanner
-from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.sampling.sampler import Sampler
 from tests.decoding.company import rounds_of as rounds_together
 from tests.fakes import OracleDrafter, rounds_of
 from tests.model.heads import CASES, load, random_head, write_model
-from tests.planning.curves import FLAT
 
 LONGEST = 24
 LIMITS = Limits(LONGEST, frozenset())
@@ -162,8 +159,7 @@ def test_a_copy_of_a_cache_has_the_pairs_that_wait(model_of: Callable[[str], Tar
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_5", "deepseek_v3", "glm4_moe"])
 def test_heads_draft_in_company(model_of: Callable[[str], TargetModel], name: str) -> None:
-    costs = LiveCosts(FLAT, MAX_BATCH_ROWS)
-    model, batch = model_of(name), Batch(model_of(name), lambda _: costs)
+    model, batch = model_of(name), Batch(model_of(name))
     assert batch.why_impossible is None
     prompts = [prompt_of(number) for number in range(3)]
     wanted = [plain(model, Sampling(), prompt) for prompt in prompts]

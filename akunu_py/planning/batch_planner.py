@@ -1,0 +1,143 @@
+"""BatchPlanner: what sequences draft that decode together, by what their shared forwards cost.
+
+Each sequence plans its drafts as if it were alone. Here they are cut to what they are worth in
+company, where a row of one sequence may cost all of them more or less than it would cost it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.base import Draft
+from akunu_py.drafting.chain import Chain
+from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.theory import MAX_BATCH_ROWS, TIE, expected_tokens, share_rows
+from akunu_py.planning.trials import MIN_SAVING, PROBE_AFTER, PipelineGain
+from akunu_py.round import Round
+from akunu_py.tokens import Origin
+
+CostsOf = Callable[[int], LiveCosts | None]
+"""What forwards over so many sequences cost, by their rows; None if nothing is known."""
+
+
+class Company(NamedTuple):
+    """Sequences that share a forward: how many, the tokens in all their caches, and whether each
+    costs what the longest does."""
+
+    sequences: int
+    context: int
+    pads: bool
+
+
+class BatchPlanner:
+    """Plans the drafts of a batch; without costs, they stay as they are."""
+
+    def __init__(self, costs: CostsOf) -> None:
+        self._costs = costs
+        self._rates = AcceptanceRates()
+        self._pipeline_gain = PipelineGain()
+        self._after_step = False  # whether nothing was drafted in the last forward
+        self._refused = 0  # so many times in a row, guesses did not pay
+
+    def learn(self, outcome: Round) -> None:
+        if outcome.draft:
+            self._rates.learn_draft(outcome.draft, outcome.accepted)
+
+    def guesses_pay(self, chains: Sequence[Chain], company: Company) -> bool:
+        """Whether a round of all is faster with a guess of each network, which takes its time. Now
+        and then they guess anyway, to learn how often guesses are right."""
+        table = self._table(company)
+        if table is None:
+            return True
+        alone = company.sequences
+        rows = 2 * alone if company.pads else alone + len(chains)
+        if rows > len(table):
+            return False
+        gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
+        pays = (alone + gained) / (table[rows - 1] + spent) > alone / table[alone - 1]
+        # Twice, because the first time a step may be in flight.
+        self._refused = 0 if pays or self._refused > PROBE_AFTER else self._refused + 1
+        return pays or self._refused >= PROBE_AFTER
+
+    def lengths(
+        self, drafts: Sequence[Draft], are_kept: Sequence[bool], company: Company
+    ) -> list[int]:
+        """How many tokens of each draft the next forward verifies: all of those that are kept."""
+        lengths, speedup = self._share(drafts, are_kept, company)
+        if self._after_step:
+            self._note(speedup)
+        self._after_step = not any(lengths)
+        return lengths
+
+    def steps_ahead(
+        self,
+        forecasts: Sequence[Draft],
+        are_kept: Sequence[bool],
+        company: Company,
+        *,
+        pipelined: bool,
+    ) -> bool:
+        """Whether single steps of all should be submitted before the forward in flight is read,
+        where `forecasts` would be verified instead; not if nothing is known of costs.
+
+        Args:
+            pipelined: whether these were made while a step was in flight.
+        """
+        guessed = {Origin.HEAD, Origin.MODEL}
+        if self._costs(company.sequences) is None or any(
+            forecast and (is_kept or forecast.origin in guessed)
+            for forecast, is_kept in zip(forecasts, are_kept, strict=True)
+        ):
+            return False
+        _, speedup = self._share(forecasts, are_kept, company)
+        if pipelined:
+            self._note(speedup)
+        return speedup <= 1.0 + MIN_SAVING and self._pipeline_gain.of_step(0.0) >= 0.0
+
+    def _note(self, speedup: float) -> None:
+        self._pipeline_gain.proposed()
+        self._pipeline_gain.drafted(speedup)
+
+    def _table(self, company: Company) -> list[float] | None:
+        costs = self._costs(company.sequences)
+        return None if costs is None else costs.verify_table(company.context, MAX_BATCH_ROWS)
+
+    def _share(
+        self, drafts: Sequence[Draft], are_kept: Sequence[bool], company: Company
+    ) -> tuple[list[int], float]:
+        """The lengths that bring most tokens per second, and how many times as fast they are as
+        single steps of all; 0 if that is not known."""
+        sequences, lengths = company.sequences, [len(draft) for draft in drafts]
+        table = self._table(company) if any(lengths) else None
+        if table is None:
+            return lengths, 1.0
+        probs = [self._rates.accept_probs(draft) for draft in drafts]
+        kept = [length * is_kept for length, is_kept in zip(lengths, are_kept, strict=True)]
+        if company.pads:
+            lengths, speed = _share_padded(probs, kept, table[sequences - 1 :: sequences])
+        else:
+            rows = sequences + sum(kept)
+            emitted = sum(
+                expected_tokens(own)[length] for own, length in zip(probs, kept, strict=True)
+            )
+            free = [() if length else own for own, length in zip(probs, kept, strict=True)]
+            shared, speed = share_rows(free, table[rows - 1 :], emitted)
+            lengths = [own + more for own, more in zip(kept, shared, strict=True)]
+        return lengths, speed * table[sequences - 1] / sequences
+
+
+def _share_padded(
+    probs: Sequence[Sequence[float]], kept: Sequence[int], seconds: Sequence[float]
+) -> tuple[list[int], float]:
+    """What `share_rows` tells, for a forward that pads all drafts to the longest; `seconds` are
+    those with 0, 1, 2 ... tokens of each."""
+    expected = [expected_tokens(own) for own in probs]
+    most, best = max(kept), 0.0
+    for length in range(most, min(len(seconds), max(map(len, expected)))):
+        emitted = sum(own[min(length, len(own) - 1)] for own in expected)
+        speed = emitted / seconds[length]
+        if speed > best * (1.0 + TIE):
+            most, best = length, speed
+    return [min(most, len(own)) for own in probs], best
