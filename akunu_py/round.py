@@ -110,10 +110,10 @@ class RoundClock:
     something for another sequence in between.
 
     Args:
-        forwards: counts the forwards of all sequences; a round is one that counts after its end.
+        forwards: counts the forwards of all sequences; one more is submitted in each round.
     """
 
-    def __init__(self, forwards: Callable[[], int] | None = None) -> None:
+    def __init__(self, forwards: Callable[[], int]) -> None:
         self._last: float | None = None
         self._caller_s = 0.0
         self._forwards = forwards
@@ -131,11 +131,8 @@ class RoundClock:
         """
         now, last = perf_counter(), self._last
         self._last, caller_s = now, self._caller_s
-        if self._forwards is not None:
-            before, self._counted = self._counted, self._forwards()
-            if self._counted != before + 1:
-                return None
-        if last is None:
+        before, self._counted = self._counted, self._forwards()
+        if last is None or self._counted != before + 1:
             return None
         seconds = now - last
         device_was_slower = waited_s > NO_WAIT * seconds

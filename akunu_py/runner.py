@@ -412,7 +412,6 @@ class Runner:
             limit=limit - 1,  # the last token of an answer is in no cache
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, options.drawn_logprobs),
-            forwards=lambda: self.counters.forwards,
             block_rows=self._speculation.rows_of(options),
         )
         longest = limit if options.max_tokens is None else options.max_tokens

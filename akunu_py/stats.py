@@ -161,8 +161,3 @@ class EngineCounters:
     prefill_chunks: int = 0
     prefill_tokens: int = 0
     rounds: int = 0
-
-    @property
-    def forwards(self) -> int:
-        """Chunks and rounds."""
-        return self.prefill_chunks + self.rounds

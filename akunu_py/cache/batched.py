@@ -33,8 +33,8 @@ class BatchedRows:
     Attributes:
         positions: the position of each row in its sequence.
         shares: whether any of the caches shares its buffers.
-        are_joined: whether each sequence has one row, and the caches are all those of a group, in
-            the order of their seats, and of about the same length.
+        are_joined: whether the caches are all those of a group, in the order of their seats, and
+            each sequence has one row and about the same length, unless the forward pads anyway.
     """
 
     def __init__(
@@ -54,9 +54,8 @@ class BatchedRows:
         self.are_joined = (
             group is not None
             and len(caches) == group.size
-            and (pads or len(caches) == sum(counts))
+            and (pads or (len(caches) == sum(counts) and has_little_padding(lengths)))
             and all(one.group is group and one.seat == seat for seat, one in enumerate(caches))
-            and has_little_padding(lengths)
         )
         self.shares = any(cache.group for cache in caches)
 

@@ -30,9 +30,10 @@ from akunu_py.decoding.target import (
     SharedForward,
 )
 from akunu_py.drafting.base import NO_DRAFT, Draft
+from akunu_py.drafting.chain import Chain
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
-from akunu_py.round import Round
+from akunu_py.round import Round, RoundClock
 
 _OBSERVE_EVERY: Final = 8
 """Correcting the costs takes a percent or two of a small model's forward."""
@@ -96,6 +97,8 @@ class Batch:
         self._planner = BatchPlanner(costs)
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
         self._latest: SharedForward | None = None
+        self._clock = RoundClock(lambda: model.forwards)
+        self._handed_over = 0.0
         self._observed = (0, 0)  # sequences and rows of the forward last learnt from
         self._unobserved = 0
         self.forwards = 0
@@ -113,7 +116,7 @@ class Batch:
 
         The next forwards are submitted before it returns.
         """
-        now = perf_counter()
+        self._clock.note_pause(perf_counter() - self._handed_over)
         _break_up(members)
         together = [one for one in members if one.shares]
         if len(together) == 1 or (together and self.why_impossible):
@@ -127,14 +130,9 @@ class Batch:
         if together and self._steps_ahead(together, pipelined=not wanting):
             self._submit(together, ahead=True)
         outcomes: dict[Member, Round | Exception] = {one: self._read(one) for one in together}
-        begun = now if self._latest is None else max(now, self._latest.ended)
-        begun += sum(one.spent_s for one in chains)  # guesses are counted for themselves
-        self._submit([one for one in together if one.wants_forward], begun=begun)
-        alone = [one for one in members if one not in outcomes]
-        for one in together if alone else ():
-            for flight in one.flights:  # what follows is computed in between
-                flight.overlap()
-        outcomes |= {one: _advance(one) for one in alone}
+        self._submit([one for one in together if one.wants_forward], guessed=chains)
+        outcomes |= {one: _advance(one) for one in members if one not in outcomes}
+        self._handed_over = perf_counter()
         return [outcomes[one] for one in members]
 
     def _read(self, member: Member) -> Round | Exception:
@@ -175,18 +173,15 @@ class Batch:
                 one.forward.draft = one.draft.cut(length)
 
     def _submit(
-        self, members: Sequence[Member], *, ahead: bool = False, begun: float = 0.0
+        self, members: Sequence[Member], *, ahead: bool = False, guessed: Sequence[Chain] = ()
     ) -> None:
-        """Submits one forward over what all of them want, or over a step `ahead` of each.
-
-        Args:
-            begun: when its cost began, if that is before now: with what was drafted for it.
-        """
+        """Submits one forward over what all of them want, or over a step `ahead` of each; `guessed`
+        are the chains that may have guessed for it."""
         if len(members) <= 1:
             for one in members:
                 one.submit()
             return
-        now = perf_counter()
+        begun = perf_counter()
         if not ahead:
             self._shorten_drafts(members)
         inputs, parts = list[Inputs](), list[Member]()
@@ -205,9 +200,9 @@ class Batch:
             sequences=len(parts),
             rows=len(parts) * max(counts) if self._pads(parts) else sum(counts),
             context=sum(one.start for one in inputs),
+            is_ahead=ahead,
             timed=self._observe,
-            begun=begun or now,
-            follows=self._latest,
+            guessing_s=sum(one.spent_s for one in guessed),
         )
         try:
             shared.results = self._build(parts, inputs, counts, shared)
@@ -217,7 +212,7 @@ class Batch:
                 one.error = one.error or error
             return
         self._latest = shared
-        shared.seconds = (perf_counter() - now) / len(parts)
+        shared.seconds = (perf_counter() - begun) / len(parts)
 
     def _join(self, caches: Sequence[KVCache]) -> None:
         """Joins the caches of sequences that have had single steps together for a while; at once if
@@ -268,15 +263,19 @@ class Batch:
             mx.clear_cache()
         return results
 
-    def _observe(self, forward: SharedForward, seconds: float) -> None:
+    def _observe(self, forward: SharedForward, waited_s: float) -> None:
         """Learns from the time of a forward; of many like the last one, from some."""
+        seconds = self._clock.lap(waited_s)
+        is_followed = self._latest is not forward
         shape = forward.sequences, forward.rows
+        if seconds is None or is_followed != forward.is_ahead:
+            return
         self._unobserved += 1
         if shape == self._observed and self._unobserved < _OBSERVE_EVERY:
             return
         self._observed, self._unobserved = shape, 0
         if (costs := self._costs(forward.sequences)) is not None:
-            costs.observe(forward.rows, seconds, forward.context)
+            costs.observe(forward.rows, seconds - forward.guessing_s, forward.context)
 
 
 def _advance(member: Member) -> Round | Exception:

@@ -18,7 +18,7 @@ from akunu_py.decoding.verification import accept_or_resample, match_choices, ne
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
-from akunu_py.round import NO_WAIT, Round, RoundClock
+from akunu_py.round import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
@@ -94,10 +94,9 @@ class SharedForward:
 
     Attributes:
         sequences, rows, context: how many it has, and how many tokens the sequences had before.
-        timed: learns how long it took, if that says something about the forward.
-        begun, ended: when its cost began, and when it was waited for.
-        follows: the shared forward before it, which may have been in flight when it was submitted.
-        is_overlapped: whether forwards of single sequences were computed beside it.
+        is_ahead: whether another one was in flight when it was submitted.
+        timed: told when somebody has waited for it, and for how many seconds.
+        guessing_s: seconds of the guesses that were made for it.
         results: what to wait for; None once somebody did.
         seconds: what the host built and waited, divided by the sequences.
     """
@@ -105,13 +104,11 @@ class SharedForward:
     sequences: int
     rows: int
     context: int
+    is_ahead: bool
     timed: Callable[["SharedForward", float], None]
-    begun: float
-    follows: "SharedForward | None"
-    is_overlapped: bool = False
+    guessing_s: float = 0.0
     results: list[mx.array] | None = None
     seconds: float = 0.0
-    ended: float = 0.0
 
     def wait(self) -> bool:
         """Waits for it; True if somebody has done so."""
@@ -120,15 +117,9 @@ class SharedForward:
             return True
         begun = perf_counter()
         mx.eval(results)
-        self.ended = perf_counter()
-        waited_s = self.ended - begun
+        waited_s = perf_counter() - begun
         self.seconds += waited_s / self.sequences
-        before, self.follows = self.follows, None
-        self.is_overlapped |= before is not None and before.results is not None
-        seconds = self.ended - max(self.begun, 0.0 if before is None else before.ended)
-        # The time says nothing if the host came late.
-        if not self.is_overlapped and waited_s > NO_WAIT * seconds:
-            self.timed(self, seconds)
+        self.timed(self, waited_s)
         return False
 
 
@@ -153,11 +144,6 @@ class PendingForward:
     build_s: float = 0.0
     shared: SharedForward | None = None
 
-    def overlap(self) -> None:
-        """Notes that other forwards are computed before this is read: its time tells nothing."""
-        if self.shared is not None:
-            self.shared.is_overlapped = True
-
 
 class Inputs(NamedTuple):
     """What goes into a forward: ids `[rows]`, which may be lazy.
@@ -180,8 +166,6 @@ class ModelTarget:
         num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
-        forwards: counts the forwards of all sequences, so that only rounds are timed in which no
-            other sequence was advanced; None if there is no other.
         block_rows: the rows of every forward, which then begins where the last whole block ended;
             see `BLOCK_ROWS`. 0 gives each forward the rows that it needs.
     """
@@ -196,7 +180,6 @@ class ModelTarget:
         limit: int | None = None,
         grow: Callable[[int], None] | None = None,
         logprobs: LogprobRequest = _NO_LOGPROBS,
-        forwards: Callable[[], int] | None = None,
         block_rows: int = 0,
     ) -> None:
         self._model = model
@@ -214,7 +197,7 @@ class ModelTarget:
         self._sent: list[int] = []
         self._sent_from = 0
         self._replayed: list[int] = []
-        self._clock = RoundClock(forwards)
+        self._clock = RoundClock(lambda: model.forwards)
         self.note_pause = self._clock.note_pause
 
     @property

@@ -67,6 +67,7 @@ class TargetModel:
         ranks: which processes compute its forwards, for the user; None if this one does.
         head: what it brings to draft with; None if it brings nothing, or nothing that fits.
         why_no_head: what is wrong with its head, for the user; None if nothing is.
+        forwards: how many were built.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class TargetModel:
         self.ranks: str | None = None
         self.head = head
         self.why_no_head: str | None = None
+        self.forwards = 0
         self._watched = None if head is None else head.watch()
         self._rows_of: Callable[[mx.array], mx.array] = _first_sequence
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
@@ -282,7 +284,7 @@ class TargetModel:
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens, `[positions]`, to a cache that has room for them, and predicts the token
         after each of them: lazy logits `[positions, vocabulary]`."""
-        self._forget_hidden(_first_sequence)
+        self._begin(_first_sequence)
         split = self._split_for(tokens.size, cache.length)
         with record(cache.recording), attending(split):
             logits: mx.array = self.network(tokens[None], cache=cache.layers)
@@ -308,7 +310,7 @@ class TargetModel:
         """
         self._intercept()
         batch = BatchedCaches(caches, counts, pads=self.pads_batches)
-        self._forget_hidden(batch.rows_of)
+        self._begin(batch.rows_of)
         split = self._split_for(max(counts), max(cache.length for cache in caches))
         with record(batch.recorder), attending(split, batch.attention):
             logits: mx.array = self.network(batch.ids(tokens), cache=batch.layers)
@@ -323,7 +325,8 @@ class TargetModel:
             raise ValueError("There are no hidden states: no head is loaded, or they were taken.")
         return self._rows_of(states)
 
-    def _forget_hidden(self, rows_of: Callable[[mx.array], mx.array]) -> None:
+    def _begin(self, rows_of: Callable[[mx.array], mx.array]) -> None:
+        self.forwards += 1
         if self._watched is not None:
             self._watched.take()
             self._rows_of = rows_of

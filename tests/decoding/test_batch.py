@@ -15,7 +15,7 @@ import pytest
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.batch_trial import why_not_batched
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
@@ -52,13 +52,31 @@ def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
     assert rounds_of(batch, [sampled, member_of(model, 1)])[0].drafted == 3
 
 
+@pytest.mark.parametrize(("draft", "rows"), [(NO_DRAFT, 2), (GUESS, 5)])
 def test_costs_are_learnt_from_batched_rounds(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch, draft: Draft, rows: int
+) -> None:
+    monkeypatch.setattr("akunu_py.round.NO_WAIT", -1.0)  # however late the host comes
+    costs = LiveCosts(FLAT, MAX_BATCH_ROWS)
+    members = [member_of(model, 0, draft), member_of(model, 1)]
+    batch = Batch(model, partial(known, costs))
+    rounds_of(batch, members)
+    assert not costs.has_observed(rows, 0), "nobody knows when the first began"
+    rounds_of(batch, members, 2)
+    assert costs.has_observed(rows, 0)
+
+
+def test_the_time_of_a_round_with_a_forward_of_another_sequence_says_nothing(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("akunu_py.decoding.target.NO_WAIT", -1.0)  # however late the host comes
-    costs = LiveCosts(LINEAR, MAX_BATCH_ROWS)
-    rounds_of(Batch(model, partial(known, costs)), [member_of(model), member_of(model, 1)])
-    assert costs.has_observed(2, 0)
+    monkeypatch.setattr("akunu_py.round.NO_WAIT", -1.0)
+    costs = LiveCosts(FLAT, MAX_BATCH_ROWS)
+    members = [member_of(model, 0, GUESS), member_of(model, 1)]
+    batch, other = Batch(model, partial(known, costs)), member_of(model, 2)
+    for _ in range(3):
+        rounds_of(batch, members)
+        other.advance()
+    assert not costs.has_observed(5, 0)
 
 
 @pytest.mark.parametrize("kind", [CacheError, RuntimeError])
