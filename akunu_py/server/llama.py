@@ -216,7 +216,8 @@ class _Reply(Reply):
     def _drawn(self, entry: TokenLogprob) -> dict[str, Any]:
         def drawn(token: int, logprob: float) -> dict[str, Any]:
             found = self._probability(token, logprob)
-            return found | {"prob": math.exp(found.pop("logprob"))}
+            prob = math.exp(found.pop("logprob"))
+            return found | {"prob": prob}
 
         top = [drawn(*other) for other in entry.alternatives if other[1] > _MIN_LOGPROB]
         return drawn(entry.token, entry.logprob) | {"top_probs": top}

@@ -28,7 +28,7 @@ from akunu_py.text.trial import (
 
 ENDLESS = {"allOf": [{"type": "string", "pattern": f"^.*a{sign}.*$"} for sign in ascii_lowercase]}
 """It asks for an automaton of 2^26 states."""
-SOON_S = 0.4
+SOON_S = 0.5
 
 
 def as_grammar(schema: Any) -> str:
