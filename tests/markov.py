@@ -57,6 +57,7 @@ class MarkovModel:
     name = "markov"
     context_length = 100_000
     padding: Mapping[int, int] = {}
+    forwards = 0
 
     def __init__(self, table: Table) -> None:
         self._table = mx.array(table.astype(np.float32))

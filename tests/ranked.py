@@ -10,7 +10,7 @@ from typing import Any, Final
 import akunu_py
 from akunu_py.__main__ import main as command_line
 from akunu_py.engine import Engine
-from akunu_py.options import Options, Sampling
+from akunu_py.options import BUNDLED_MODEL, Options, Sampling
 from akunu_py.ranks.mirror import RankedModel
 from akunu_py.sequence import Sequence
 
@@ -30,12 +30,18 @@ GENERATE: Final = (
 SHORT: Final = ("greedy, plain", "sampled, drafted")
 
 
+def has_many(size: int, folder: str) -> bool:
+    """Whether ranks answer all requests: more than two share few cores, and the bundled model is
+    larger."""
+    return size == 2 and folder != BUNDLED_MODEL
+
+
 def answers(folder: str, *, whole: bool = True, pipeline: bool = False) -> dict[str, Any]:
     """What a model answers to a few requests, each of which reuses what another one computed.
 
     Args:
         folder: the model.
-        whole: whether to answer all of them; ranks that share few cores take long.
+        whole: whether to answer all of them; see `has_many`.
         pipeline: how the ranks split the model.
     """
     engine = akunu_py.load(akunu_py.ModelOptions(folder, pipeline=pipeline))
@@ -70,14 +76,16 @@ def _cancelled(engine: Engine) -> list[int]:
 def main(size: str, *folders: str) -> None:
     """Prints the answers of every model, as rank 0; the others follow it through all of them.
 
-    A folder that ends in `|` is pipelined. With more than two ranks, there are few requests; with
-    two, the command line answers one more, on a line of its own.
+    A folder that ends in `|` is pipelined. With two ranks, the command line answers one more
+    request, on a line of its own.
     """
     found = {}
     for folder in folders:
         try:
             found[folder] = answers(
-                folder.removesuffix("|"), whole=size == "2", pipeline=folder.endswith("|")
+                folder.removesuffix("|"),
+                whole=has_many(int(size), folder),
+                pipeline=folder.endswith("|"),
             )
         except SystemExit:
             continue

@@ -38,11 +38,10 @@ from tests.fakes import OracleDrafter
 from tests.models_page import PAGE, models_page
 from tests.planning.curves import FLAT
 
-PREFILL_STEP = WINDOW + 5
-GREEDY = Options(16, drafter="script", num_draft_tokens=4)
+PREFILL_STEP = 2 * WINDOW + 5
+GREEDY = Options(12, drafter="script", num_draft_tokens=4)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=11)
 OPTIONS = {
-    "greedy": GREEDY,
     "exact and sampled": replace(GREEDY, sampling=SAMPLED, exact=True),
     "longer than a window": replace(GREEDY, num_draft_tokens=WINDOW + 4),
 }
@@ -127,7 +126,10 @@ def test_plain_decoding_is_mlx_lms_own(subject: Subject) -> None:
     if subject.name in UNLIKE_ITSELF:
         pytest.skip(UNLIKE_ITSELF[subject.name])
     steps = generate_step(
-        mx.array(PROMPT), subject.network, max_tokens=16, prefill_step_size=PREFILL_STEP
+        mx.array(PROMPT),
+        subject.network,
+        max_tokens=GREEDY.max_tokens,
+        prefill_step_size=PREFILL_STEP,
     )
     tokens = [int(token) for token, _ in steps]
     assert subject.plain(PROMPT, GREEDY).token_ids == tokens
@@ -145,19 +147,19 @@ def test_drafts_change_nothing(subject: Subject, options: Options) -> None:
 def test_reused_prefixes_change_nothing(subject: Subject) -> None:
     if not subject.speculates:
         pytest.skip("Where a prompt is cut into forwards changes its text.")
-    options = replace(GREEDY, max_tokens=8)
-    answer = subject.plain(PROMPT, options).token_ids
+    answer, shorter = subject.plain(PROMPT, GREEDY).token_ids, replace(GREEDY, max_tokens=8)
     into_the_answer = [*PROMPT, *answer[:5], *random_tokens(2, 4)]
     into_the_prompt = [*PROMPT[:23], *random_tokens(3, 9)]
-    for prompt in (into_the_answer, into_the_prompt):
+    others = [(into_the_answer, shorter), (into_the_prompt, shorter)]
+    for prompt, options in others:
         subject.plain(prompt, options)
     subject.engine.reset()
-    subject.write_script(PROMPT, options)
-    broken_off = subject.engine.stream(PROMPT, options)
+    subject.write_script(PROMPT, GREEDY)
+    broken_off = subject.engine.stream(PROMPT, GREEDY)
     for _ in range(2):
         next(broken_off)
     broken_off.close()
-    for prompt in (PROMPT, into_the_answer, into_the_prompt, PROMPT):
+    for prompt, options in [(PROMPT, GREEDY), *others, (PROMPT, GREEDY)]:
         subject.check(prompt, options)
 
 
@@ -197,7 +199,7 @@ def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> No
         store = PromptStore(tmp_path, model.fingerprint, model.sample_cache())
         return Engine(model, find_backend(), prefill_step_size=PREFILL_STEP, prompt_store=store)
 
-    model, options = subject.engine.model, Options(8, drafter="none")
+    model, options = subject.engine.model, Options(4, drafter="none")
     before = start()
     answer = before.generate(PROMPT, options).token_ids
     before.save_prompts(closing=True)

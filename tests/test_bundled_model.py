@@ -27,12 +27,12 @@ def ember() -> Engine:
 
 
 def test_drafted_plain_and_mlx_lms_answers_agree(ember: Engine) -> None:
-    for index, prompt in enumerate(make_prompts(ember, 1, 24)):
+    for index, prompt in enumerate(make_prompts(ember, 1, 16)):
         plain, *drafted = (
-            ember.generate(prompt.tokens, Options(24, drafter=name)).token_ids
+            ember.generate(prompt.tokens, Options(16, drafter=name)).token_ids
             for name in ("none", "ngram", "auto")
         )
-        mlx_lm = mlx_lm_answer(ember, prompt.tokens, 24)
+        mlx_lm = mlx_lm_answer(ember, prompt.tokens, 16)
         others = dict(zip(("ngram", "auto", "mlx-lm"), (*drafted, mlx_lm), strict=True))
         differences = find_differences(ember, index, prompt, plain, others)
         assert all(found.top_2_gap < NEAR_TIE for found in differences)

@@ -76,7 +76,7 @@ def test_equals_mlx_lms_own_greedy_output(
 ) -> None:
     folder = quantized_model_dir if weights == "quantized" else tiny_model_dir
     engine = akunu_py.load(akunu_py.ModelOptions(str(folder), weights=weights))
-    for seed in range(12):
+    for seed in range(0, 12, 2):
         prompt = random_prompt(seed, 5 + 7 * seed)
         theirs = stream_generate(
             engine.model.network, engine.tokenizer.wrapped, prompt, max_tokens=48

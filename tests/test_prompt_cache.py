@@ -73,7 +73,7 @@ def test_turns_compute_what_is_new_and_what_follows_the_last_checkpoint(
     model: TargetModel, tmp_path: Path
 ) -> None:
     talk, fresh, stays = Talk(), engine_of(model), engine_of(model)
-    for turn in range(6):
+    for turn in range(4):
         prompt, restarted = talk.ask(), engine_of(model, tmp_path)
         fresh.reset()
         expected = fresh.generate(prompt, OPTIONS).token_ids

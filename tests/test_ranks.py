@@ -126,7 +126,10 @@ def test_ranks_answer_as_one_process_does(
         asked += [folders["llama"], folders["qwen3"], f"{folders['layers']}|", BUNDLED_MODEL]
     command = ["-m", "tests.ranked", str(size), *asked]
     with launched(tmp_path, command, size=size) as ranks:
-        alone = {name: ranked.answers(name.removesuffix("|"), whole=size == 2) for name in asked}
+        alone = {
+            name: ranked.answers(name.removesuffix("|"), whole=ranked.has_many(size, name))
+            for name in asked
+        }
         ended = [outcome(process) for process in ranks]
     assert [(code, errors) for code, _, errors in ended] == [(0, "")] * size
     api, *command_line = ended[0][1].splitlines()

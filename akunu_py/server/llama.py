@@ -6,6 +6,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from unicodedata import normalize
 
@@ -198,12 +199,10 @@ class _Reply(Reply):
         options = self._jobs[0].options
         if options.logprobs is None:
             return {}
-        entries = logprob_entries(logprobs, self._probability)
         if options.drawn_logprobs:
-            entries = [_drawn(entry) | {"top_probs": [
-                _drawn(other) for other in entry["top_logprobs"] if other["logprob"] > _MIN_LOGPROB
-            ]} for entry in entries]  # fmt: skip
-        return {"completion_probabilities": entries}
+            drawn = [partial(self._drawn, entry) for entry in logprobs]
+            return {"completion_probabilities": drawn}
+        return {"completion_probabilities": logprob_entries(logprobs, self._probability)}
 
     def _probability(self, token: int, logprob: float) -> dict[str, Any]:
         spelling = self._service.engine.tokenizer.token_bytes.of(token)
@@ -214,10 +213,14 @@ class _Reply(Reply):
             "logprob": max(logprob, _MIN_LOGPROB),
         }
 
+    def _drawn(self, entry: TokenLogprob) -> dict[str, Any]:
+        def drawn(token: int, logprob: float) -> dict[str, Any]:
+            found = self._probability(token, logprob)
+            prob = math.exp(found.pop("logprob"))
+            return found | {"prob": prob}
 
-def _drawn(entry: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: entry[name] for name in ("id", "token", "bytes")}
-    return kept | {"prob": math.exp(entry["logprob"])}
+        top = [drawn(*other) for other in entry.alternatives if other[1] > _MIN_LOGPROB]
+        return drawn(entry.token, entry.logprob) | {"top_probs": top}
 
 
 def _generation_settings(

@@ -8,6 +8,7 @@ score texts.
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import time
 from typing import Any, Final
 
@@ -334,14 +335,14 @@ class _Logprobs:
         return {
             "tokens": [spell(self._spelling, entry.token) for entry in entries],
             "token_logprobs": [bounded(entry.logprob) for entry in entries],
-            "top_logprobs": [
-                {
-                    spell(self._spelling, token): bounded(logprob)
-                    for token, logprob in ((entry.token, entry.logprob), *entry.alternatives)
-                }
-                for entry in entries
-            ],
+            "top_logprobs": [partial(self._likely, entry) for entry in entries],
             "text_offset": offsets,
+        }
+
+    def _likely(self, entry: TokenLogprob) -> dict[str, float]:
+        return {
+            spell(self._spelling, token): bounded(logprob)
+            for token, logprob in ((entry.token, entry.logprob), *entry.alternatives)
         }
 
 

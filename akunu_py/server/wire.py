@@ -43,7 +43,11 @@ _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=lambda part: part()
+)
+"""In place of a part, a value may have a function that returns it: other threads wait for the
+encoder, but not while it calls a function."""
 
 
 @dataclass(frozen=True)
@@ -183,17 +187,24 @@ class JobAnswer(Response):
         if self._streams:
             await self._stream(scope, send)
         else:
-            write = partial(self._reply.whole, await self._service.complete(self._jobs))
+            completions = await self._service.complete(self._jobs)
+
+            def write() -> Response:
+                return JSONAnswer(self._reply.whole(completions), headers=self._warning)
+
             is_long = self._jobs[0].options.logprobs is not None  # perhaps those of a long prompt
-            value = await asyncio.to_thread(write) if is_long else write()
-            await JSONAnswer(value, headers=self._warning)(scope, receive, send)
+            answer = await asyncio.to_thread(write) if is_long else write()
+            await answer(scope, receive, send)
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         chunks = _Chunks(self._reply, self._jobs[0], self.raw_headers, scope, send)
         try:
             async with aclosing(self._service.stream(self._jobs)) as events:
                 async for index, event in events:
-                    await chunks.send(self._reply.feed(index, event))
+                    parts = self._reply.feed(index, event)
+                    if event.prompt_logprobs is not None:
+                        parts = await asyncio.to_thread(list, parts)
+                    await chunks.send(parts)
         except Exception as error:
             if STATUS not in scope:
                 raise
@@ -269,7 +280,7 @@ def bounded(logprob: float) -> float:
 
 def described_logprobs(
     entries: Sequence[TokenLogprob], spelling: TokenBytes
-) -> list[dict[str, Any]]:
+) -> list[Callable[[], dict[str, Any]]]:
     """See `logprob_entries`; as OpenAI and Ollama spell them."""
 
     def describe(token: int, logprob: float) -> dict[str, Any]:
@@ -281,13 +292,14 @@ def described_logprobs(
 
 def logprob_entries(
     entries: Sequence[TokenLogprob], describe: Callable[[int, float], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """One object per token, with those of its alternatives in `top_logprobs`."""
-    return [
-        describe(entry.token, entry.logprob)
-        | {"top_logprobs": [describe(*other) for other in entry.alternatives]}
-        for entry in entries
-    ]
+) -> list[Callable[[], dict[str, Any]]]:
+    """One object per token, with those of its alternatives in `top_logprobs`; see `_ENCODER`."""
+
+    def entry_of(entry: TokenLogprob) -> dict[str, Any]:
+        others = [describe(*other) for other in entry.alternatives]
+        return describe(entry.token, entry.logprob) | {"top_logprobs": others}
+
+    return [partial(entry_of, entry) for entry in entries]
 
 
 def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
 from hashlib import blake2b
-from math import ceil
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
+from signal import ITIMER_PROF, SIGHUP, SIGINT, SIGKILL, SIGTERM, setitimer
 from threading import Event, Lock
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -129,7 +128,7 @@ class TrialProcess:
         starts: how often the process was started.
     """
 
-    def __init__(self, cpu_s: int = _CPU_S) -> None:
+    def __init__(self, cpu_s: float = _CPU_S) -> None:
         self.lock = Lock()
         self.waiting = 0
         self.starts = 0
@@ -233,7 +232,7 @@ def trial_process() -> TrialProcess:
     return TrialProcess()
 
 
-def serve(cpu_s: int) -> None:
+def serve(cpu_s: float) -> None:
     """Does what comes in by descriptor 0 until it is closed."""
     link, tokenizer = Connection(os.dup(0)), None
     os.nice(_NICENESS)
@@ -243,27 +242,22 @@ def serve(cpu_s: int) -> None:
             asked = link.recv()
         except EOFError:
             return
+        space, hard = resource.RLIMIT_AS, resource.getrlimit(resource.RLIMIT_AS)[1]
         if isinstance(asked, Guide):  # the model's, so it may take what it needs
-            for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
-                hard = resource.getrlimit(kind)[1]
-                resource.setrlimit(kind, (hard, hard))
+            resource.setrlimit(space, (hard, hard))
             tokenizer = make_tokenizer(asked)
             continue
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        _bound(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + cpu_s)
         if _STATM.exists():  # macOS does not say, nor hold anyone to a limit
-            space = int(_STATM.read_text().split()[0]) * resource.getpagesize()
-            _bound(resource.RLIMIT_AS, space + _MEMORY_BYTES)
+            most = int(_STATM.read_text().split()[0]) * resource.getpagesize() + _MEMORY_BYTES
+            resource.setrlimit(space, (most if hard < 0 else min(most, hard), hard))
         task, values = asked
-        link.send(task(tokenizer, *values))
+        setitimer(ITIMER_PROF, cpu_s)  # its signal ends the process
+        found = task(tokenizer, *values)
+        setitimer(ITIMER_PROF, 0)
+        link.send(found)
 
 
 _STATM: Final = Path("/proc/self/statm")
-
-
-def _bound(kind: int, most: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (most if hard < 0 else min(most, hard), hard))
 
 
 def _validate(_tokenizer: None, grammar: str) -> tuple[bool, list[str]]:

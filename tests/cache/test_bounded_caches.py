@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import mlx.core as mx
 import pytest
@@ -16,14 +15,14 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import check_bounded, load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions
-from tests.architectures import UNLIKE_ITSELF, VOCABULARY, config, make_network, names
+from tests.architectures import UNLIKE_ITSELF, config, make_network, names, random_tokens
 from tests.fakes import OracleDrafter
 from tests.planning.curves import FLAT
 
 SIZE = 20
-PROMPT = [Random(2).randrange(VOCABULARY) for _ in range(400)]
+PROMPT = random_tokens(2, 300)
 """Longer than the buffers, so that tokens between the first and the last ones are dropped."""
-PLAIN = Options(12, drafter="none")
+PLAIN = Options(8, drafter="none")
 REFUSED = (
     *("mamba", "mamba2", "recurrent_gemma", "rwkv7"),  # no layer keeps all tokens
     *("deepseek_v32", "deepseek_v41", "glm_moe_dsa", "minimax_m3_vl"),  # they choose among all
@@ -59,13 +58,13 @@ def test_neither_drafts_nor_steps_of_the_prefill_change_the_text(
 ) -> None:
     model = model_of(name, tiny_model_dir)
     predictions = []
-    for step in (48, 131):
+    for step in (97, 131):
         cache = model.make_cache(len(PROMPT) + 1)
         model.prefill(PROMPT, cache, step=step)
         predictions.append(model.forward(mx.array([5]), cache))
     one, other = predictions
     assert mx.allclose(one, other, rtol=1e-3, atol=1e-3)
-    engine = engine_of(model, 48)
+    engine = engine_of(model, 131)
     plain = engine.generate(PROMPT, PLAIN).token_ids
     guesses = [token if at % 3 else token ^ 1 for at, token in enumerate(plain)]
     engine.add_drafter("oracle", lambda _: OracleDrafter(len(PROMPT), guesses))
@@ -104,10 +103,10 @@ def test_layers_that_a_model_does_not_use_stay_empty(tiny_model_dir: Path) -> No
     model = model_of("nemotron-nas", tiny_model_dir)  # one of its attentions is a linear layer
     engine = engine_of(model, 131)
     engine.generate(PROMPT, PLAIN)
-    engine.generate([*PROMPT[:399], *PROMPT], PLAIN)
-    branch = [*PROMPT[:399], 1, 2]  # the checkpoint before it is copied into another slot
+    engine.generate([*PROMPT[:299], *PROMPT], PLAIN)
+    branch = [*PROMPT[:299], 1, 2]  # the checkpoint before it is copied into another slot
     answer = engine.generate(branch, PLAIN)
-    assert answer.stats.cached_tokens == 399
+    assert answer.stats.cached_tokens == 299
     assert answer.token_ids == engine_of(model, 131).generate(branch, PLAIN).token_ids
 
 

@@ -1,13 +1,14 @@
 """`serve` as a process: it prints its address, and ends on a signal."""
 
 import gc
+import logging
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ import httpx2
 import pytest
 from mlx_lm.utils import _parse_size
 
+from akunu_py.__main__ import main
 from akunu_py.cli.parser import parse
 from akunu_py.cli.serve import _listen, _load, tell_ready
 from akunu_py.cli.settings import ServeSettings
@@ -87,10 +89,7 @@ def wait_for_requests(url: str, count: int) -> None:
             pass
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_requests_in_flight(
-    process: "subprocess.Popen[str]", number: signal.Signals
-) -> None:
+def test_a_signal_ends_it_with_requests_in_flight(process: "subprocess.Popen[str]") -> None:
     url = url_of(process)
 
     def ask(streams: bool) -> str:
@@ -101,7 +100,7 @@ def test_a_signal_ends_it_with_requests_in_flight(
     with ThreadPoolExecutor(len(streamed)) as pool:
         answers = pool.map(ask, streamed)
         wait_for_requests(url, len(streamed))
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         texts = list(answers)
     assert all('"stop":true' in text or "shutting down" in text for text in texts)
     assert any("shutting down" in text for text in texts)
@@ -110,13 +109,10 @@ def test_a_signal_ends_it_with_requests_in_flight(
     assert "Traceback" not in process.stderr.read()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_the_model_loads_ends_it_quietly(
-    process: "subprocess.Popen[str]", number: signal.Signals
-) -> None:
+def test_a_signal_while_the_model_loads_ends_it_quietly(process: "subprocess.Popen[str]") -> None:
     assert process.stdout is not None
     assert process.stdout.readline().startswith("Loading ")
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, complaints = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, complaints) == (0, "")
 
@@ -139,12 +135,12 @@ def test_a_server_that_starts_again_goes_on_from_its_folder(
 ) -> None:
     words = ("--model", str(tiny_model_dir), "--port", "0", "--prompt-cache-dir", str(tmp_path))
     cached = []
-    for _ in range(2):
+    for number in (signal.SIGTERM, signal.SIGINT):
         with start(*words) as process:
             body = {"prompt": "Say it again. " * 10, "max_tokens": 1}
             answer = httpx2.post(f"{url_of(process)}/v1/completions", json=body, timeout=PATIENCE_S)
             cached.append(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
-            process.terminate()
+            process.send_signal(number)
             assert process.wait(PATIENCE_S) == 0
     assert cached == [0, 139]
 
@@ -162,26 +158,46 @@ def test_few_descriptors_and_no_temporary_folder_are_enough(tiny_model_dir: Path
     assert (done.returncode, "defect" in done.stderr) == (0, False)
 
 
-def test_a_port_in_use_is_one_sentence(tiny_model_dir: Path) -> None:
+@pytest.fixture
+def serve_here(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `serve` in this process until it ends by itself: the exit status and both outputs."""
+    caplog.set_level(logging.WARNING, "akunu_py")  # the command sets it
+
+    def serve(*words: str) -> tuple[int, str, str]:
+        return main(["serve", *words]), *capsys.readouterr()
+
+    return serve
+
+
+def test_a_port_in_use_is_one_sentence(
+    tiny_model_dir: Path, serve_here: Callable[..., tuple[int, str, str]]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with start("--model", str(tiny_model_dir), "--port", str(port)) as process:
-            out, err = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, out) == (2, "")
-    assert err == f"akunu-py: Port {port} on 127.0.0.1 is in use; name another one with --port.\n"
+        ended = serve_here("--model", str(tiny_model_dir), "--port", str(port))
+    sentence = f"Port {port} on 127.0.0.1 is in use; name another one with --port."
+    assert ended == (2, "", f"akunu-py: {sentence}\n")
 
 
 @pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
 def test_it_warns_if_others_can_reach_it_and_ends_if_the_model_does_not_load(
-    tmp_path: Path, words: tuple[str, ...], *, warns: bool
+    tmp_path: Path,
+    serve_here: Callable[..., tuple[int, str, str]],
+    caplog: pytest.LogCaptureFixture,
+    words: tuple[str, ...],
+    *,
+    warns: bool,
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with start("--model", str(tmp_path), "--host", "0.0.0.0", "--port", "0", *words) as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
+    code, out, err = serve_here(
+        "--model", str(tmp_path), "--host", "0.0.0.0", "--port", "0", *words
+    )
     assert out.startswith("Loading ")
     assert "Serving" not in out
-    assert ("see --api-key" in err) == warns
-    assert process.returncode == 2
+    assert ("see --api-key" in caplog.text) == warns
+    assert code == 2
     assert err.splitlines()[-1].startswith("akunu-py: ")
     assert "Traceback" not in err
 

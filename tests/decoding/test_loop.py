@@ -79,8 +79,10 @@ def plain_tokens(model: TargetModel) -> Callable[[Sampling], list[int]]:
         Sampling(presence_penalty=1.0, frequency_penalty=0.7, repetition_penalty=1.2),
     ],
 )
-@pytest.mark.parametrize(("error", "silence"), [(0, 0), (0.3, 0), (1, 0), (0.2, 0.5), (0, 1)])
-@pytest.mark.parametrize("num_draft_tokens", [1, 4, 9])
+@pytest.mark.parametrize(
+    ("error", "silence", "num_draft_tokens"),
+    [(0, 0, 9), (0.3, 0, 1), (0.3, 0, 4), (1, 0, 4), (0.2, 0.5, 9), (0, 1, 1)],
+)
 def test_no_draft_changes_the_tokens_of_plain_decoding(
     model: TargetModel,
     plain_tokens: Callable[[Sampling], list[int]],

@@ -145,7 +145,7 @@ class Answer:
         return all(np.allclose(own, other, atol=1e-3) for own, other in pairs)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.lists(plans, min_size=2, max_size=4), st.integers(0, 9999))
 def test_no_schedule_changes_an_answer_or_a_cache(
     smallest: TargetModel, alone: Answers, schedule: list[Plan], seed: int
@@ -161,7 +161,7 @@ def other(request: pytest.FixtureRequest) -> tuple[TargetModel, Answers]:
     return model, answers_of(model)
 
 
-@settings(max_examples=int(os.environ.get("AKUNU_SCHEDULES", "8")))
+@settings(max_examples=int(os.environ.get("AKUNU_SCHEDULES", "5")))
 @given(schedule=st.lists(plans, min_size=2, max_size=4), seed=st.integers(0, 9999))
 def test_no_schedule_changes_an_answer_or_a_state(
     other: tuple[TargetModel, Answers], schedule: list[Plan], seed: int

@@ -9,6 +9,7 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event as Flag
 from typing import Any
 
 import httpx2
@@ -125,6 +126,27 @@ def test_nobody_waits_while_a_long_text_is_encoded(live: LiveServer) -> None:
         assert waiting.recv(12) == b"HTTP/1.1 200"
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_nobody_waits_while_the_logprobs_of_a_prompt_are_written(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch, *, streams: bool
+) -> None:
+    spelling, reached, opened = live.service.engine.tokenizer.token_bytes, Flag(), Flag()
+    spell = spelling.of
+
+    def slowly(token: int) -> bytes:
+        reached.set()
+        assert opened.wait(PATIENCE_S)
+        return spell(token)
+
+    monkeypatch.setattr(spelling, "of", slowly)
+    asked = {"prompt": "ab", "echo": True, "logprobs": 1, "max_tokens": 1, "stream": streams}
+    with live.dial("/v1/completions", asked) as waiting:
+        assert reached.wait(PATIENCE_S)
+        assert live.client.get("/health", timeout=10).status_code == 200
+        opened.set()
+        assert waiting.recv(12) == b"HTTP/1.1 200"
+
+
 def test_a_response_repeats_only_short_fields(parrot: LiveServer) -> None:
     long = "x" * 70_000
     asked = {"input": "a", "max_output_tokens": 2, "metadata": {"a": long}, "user": "me",
@@ -150,7 +172,7 @@ def test_refused_requests_leave_nothing_behind(live: LiveServer) -> None:
     gc.disable()
     try:
         before = kept()
-        for _ in range(3):
+        for _ in range(2):
             for path, body in TEXTS.items():
                 long = json.loads(json.dumps(body).replace("*", "a" * 300_000))
                 if path not in ("/infill", "/tokenize"):

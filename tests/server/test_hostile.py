@@ -19,15 +19,15 @@ ALIKE = (
     "fewer patterns", "patterns of a tool", "patterns of many tools", "patterns, Ollama",
     "patterns, Responses", "multiples", "doubling rules",
 )  # fmt: skip
-"""They take seconds, and end as `patterns` do."""
+"""They end as `patterns` do."""
 PLAIN = {"prompt": "one two", "n_predict": 4, "temperature": 0}
 SERVED = (200, 400, 403, 413, 429)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
-    """Grammars get a second."""
-    process = TrialProcess(cpu_s=1)
+    """Grammars get little time."""
+    process = TrialProcess(cpu_s=0.3)
     with pytest.MonkeyPatch.context() as patch, closing(process):
         patch.setattr(trial, "trial_process", lambda: process)
         yield

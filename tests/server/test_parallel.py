@@ -1,6 +1,8 @@
 """Several requests at once over HTTP: who goes first, and what the server says about them."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 from typing import Any
 
 import pytest
@@ -16,13 +18,32 @@ SETTINGS = ServerSettings(parallel=2)
 LONG = {"prompt": "0123456789" * 30, "n_predict": 300, "num_draft_tokens": 0, "ignore_eos": True}
 
 
-def test_an_infill_is_answered_within_a_long_completion(held: LiveServer) -> None:
+PREFILL_CHUNKS = 19  # of its prompt
+
+
+def overlap(held: LiveServer, engine: HeldEngine, *asks: Callable[[], Any]) -> list[Any]:
+    """The answers to requests, the first of which decodes when the next job comes."""
+    engine.hold(after=PREFILL_CHUNKS + 3)
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(asks[0])]
+        engine.wait_until_held()
+        answers += map(pool.submit, asks[1:])
+        while len(held.service.active) < 2:
+            sleep(0.001)
+        engine.release()
+        return [answer.result() for answer in answers]
+
+
+def test_an_infill_is_answered_within_a_long_completion(
+    held: LiveServer, engine: HeldEngine
+) -> None:
     gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4, "ignore_eos": True}
-    with held.dial("/completion", LONG):
-        while not held.service.processing:
-            pass
-        assert held.post("/infill", gap).json()["tokens_predicted"] >= 1
-        assert held.service.processing == 1, "the long one still runs"
+
+    def ask(path: str, body: dict[str, Any]) -> None:
+        assert held.ask(path, body)["tokens_predicted"] >= 1
+
+    overlap(held, engine, lambda: ask("/completion", LONG), lambda: ask("/infill", gap))
+    assert "/infill" in held.log.wait_for("200"), "it ended first"
 
 
 def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -> None:
@@ -47,12 +68,11 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
     assert not any(slot["is_processing"] for slot in held.get("/slots").json())
 
 
-def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer) -> None:
+def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer, engine: HeldEngine) -> None:
     chat = {"messages": [{"role": "user", "content": "a"}], "num_draft_tokens": 0}
     chat["logit_bias"] = {"257": -100, "258": -100}  # those that end an answer
     held.post("/v1/chat/completions", chat)
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda _: held.post("/completion", LONG | {"n_predict": 60}), range(2)))
+    overlap(held, engine, *[lambda: held.post("/completion", LONG | {"n_predict": 60})] * 2)
     held.settle()
     lines = held.get("/metrics").text.splitlines()
     found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -77,7 +97,7 @@ def text_of(choice: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
 def test_choices_are_made_and_streamed_together_and_compute_their_prompt_once(
-    held: LiveServer, path: str
+    held: LiveServer, engine: HeldEngine, path: str
 ) -> None:
     before = held.counters.prefill_tokens
     body: dict[str, Any] = LONG | {"n": 3, "n_predict": 12, "max_tokens": 12, "seed": 4}
@@ -86,7 +106,7 @@ def test_choices_are_made_and_streamed_together_and_compute_their_prompt_once(
     assert held.counters.prefill_tokens - before == 299
     assert len(set(whole)) > 1
     held.reset()
-    events = held.events(path, body)
+    (events,) = overlap(held, engine, lambda: held.events(path, body))
     chunks = [choice for event in events if event != "[DONE]" for choice in choices_of(event)]
     order = [chunk["index"] for chunk in chunks]
     assert order.index(1) < len(order) - order[::-1].index(0), "two of them at a time"
@@ -97,10 +117,12 @@ def test_choices_are_made_and_streamed_together_and_compute_their_prompt_once(
     assert sum("timings" in event for event in events) == (3 if path == "/completion" else 1)
 
 
-def test_choices_that_are_made_together_take_their_time_once(held: LiveServer) -> None:
+def test_choices_that_are_made_together_take_their_time_once(
+    held: LiveServer, engine: HeldEngine
+) -> None:
     body = LONG | {"n": 2, "max_tokens": 60, "timings_per_token": True, "temperature": 1}
     alone = [0.0, 0.0]
-    *events, last, _ = held.events("/v1/completions", body)
+    ((*events, last, _),) = overlap(held, engine, lambda: held.events("/v1/completions", body))
     for event in events:
         if "timings" in event:
             alone[event["choices"][0]["index"]] = event["timings"]["predicted_ms"]
