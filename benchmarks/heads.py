@@ -371,7 +371,7 @@ def draft_model(options: Namespace) -> str:
         for name, own in (("target", TARGET), ("draft", DRAFT))
     )
     curve = measure_cost_curve(target)
-    repeats = 2 if options.quick else 7
+    repeats = 2 if options.quick else 5
     show = progress_line("answers")
     engines = {
         name: Engine(target, bundled.backend, calibrate=lambda *_: curve, draft_model=draft)
