@@ -65,8 +65,11 @@ bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four
 	AKUNU_BLAS=none $(BENCH).identity --name identity_quantized --weights quantized --max-tokens 16  # 3 min, reference BLAS
 	$(BENCH).identity --name identity_drafters --drafters all --exact --max-tokens 16  # 5 min
 	$(BENCH).identity --name identity_dense --weights dense --drafters auto ngram  # 5 min
+	$(BENCH).identity --name identity_heads --weights dense --drafters auto head  # 6 min
 	$(BENCH).sampling_cost  # 2 min
 	$(BENCH).drafter_cost  # 3 min
+	$(BENCH).heads acceptance  # 2 min
+	$(BENCH).heads draft_model  # 6 min
 	$(BENCH).serving cost  # 3 min
 	$(BENCH).serving company  # 2 min
 	$(BENCH).serving load  # 5 min
@@ -89,7 +92,7 @@ ifneq ($(DATA),)
 	$(BENCH).fit_expectations --data $(DATA)  # 1 min
 	$(BENCH).ablation --data $(DATA)  # 7 min
 	$(BENCH).replay_drafters --data $(DATA)  # 4 min
-	$(BENCH).heads --data $(DATA)  # 1 min
+	$(BENCH).heads simulation --data $(DATA)  # 2 min
 endif
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)

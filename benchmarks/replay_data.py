@@ -1,7 +1,8 @@
-"""Real requests for replays: edits, fixes, renames, fill-ins, chats.
+"""Real requests: edits, fixes, renames, fill-ins, chats; and some from packages that are installed.
 
 Reads the data sets from a folder that holds them under their own names; absent ones are skipped.
-The constants of `auto` were fitted on the even-numbered requests, so the odd ones count.
+The constants of `auto` were fitted on the even-numbered requests, so the odd ones count. Neither
+the bundled model nor its head has seen the packages.
 """
 
 from __future__ import annotations
@@ -13,15 +14,25 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, Final
 
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.samples import Sample, encode_samples
+from akunu_py.bench.workloads import is_prose, make_workloads
 from akunu_py.text.tokenizer import Message, Tokenizer
+from models.training.corpus import package_files
 
 COSTS = ("m4-pro", "m4-pro-8b", "m5-max", "m3-ultra", "cpu-25m", "cpu-135m")
 PARTS = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
+PACKAGES: Final = (
+    "anyio", "click", "h11", "markdown-it-py", "pluggy", "uvicorn", "llguidance", "mlx-lm",
+)  # fmt: skip
+"""The first five are held out by `models/training/corpus.py`; its texts have none of the others."""
+LEAST_PROSE, LEAST_LINES, MOST_BEFORE = 450, 12, 900
+"""Characters of a passage, lines of a function and of a table, characters before an answer."""
 NEW_NAMES = ("total", "current_value", "entries", "k", "result_so_far", "item_index")
 
 
@@ -93,6 +104,39 @@ def chats(data: Path) -> Iterator[Sample]:
             turns_before.append({"role": "user", "content": question})
             yield Sample("chats", answer, messages=tuple(turns_before))
             turns_before.append({"role": "assistant", "content": answer})
+
+
+def unseen_samples(count: int) -> Iterator[Sample]:
+    """Up to `count` requests of each of six kinds, from `PACKAGES`."""
+    library = {
+        file.path.replace("/", "."): file.text
+        for package in PACKAGES
+        for file in package_files(distribution(package))
+        if not file.is_test
+    }
+    yield from make_workloads(count, ("edit", "fill-in", "question"), library)
+    prose, code, tables = list[Sample](), list[Sample](), list[Sample]()
+    for path, text in library.items():
+        lines, rows = text.splitlines(keepends=True), list[str]()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+                continue
+            rows.append(f'    ("{path}", "{node.name}", {node.lineno}),\n')
+            paragraphs = (ast.get_docstring(node) or "").split("\n\n")
+            told = "\n\n".join(filter(is_prose, paragraphs))
+            if len(told) >= LEAST_PROSE:
+                cut = told.rfind(" ", 0, len(told) // 3)
+                prose.append(Sample("prose", told[cut:], prompt=told[:cut]))
+            end = node.end_lineno or 0
+            if end - node.lineno >= LEAST_LINES:
+                begin = node.lineno + LEAST_LINES // 3
+                before, rest = ("".join(part) for part in (lines[:begin], lines[begin:end]))
+                code.append(Sample("continued Python", rest, prompt=before[-MOST_BEFORE:]))
+        if len(rows) >= LEAST_LINES:
+            first = "FUNCTIONS = [\n" + "".join(rows[: LEAST_LINES // 2])
+            tables.append(Sample("table", "".join(rows[LEAST_LINES // 2 :]), prompt=first))
+    for samples in (prose, code, tables):
+        yield from Random("unseen").sample(samples, min(count, len(samples)))
 
 
 DATA_SETS = {

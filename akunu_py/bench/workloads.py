@@ -36,8 +36,11 @@ _FIRST_PROSE, _MIN_PROSE = 160, 450
 _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rR]?"""(.*?)"""', re.DOTALL)
 
 
-def make_workloads(count: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
-    """`count` requests of each kind, the kinds in turns."""
+def make_workloads(
+    count: int, kinds: Sequence[str] = KINDS, unseen: Mapping[str, str] | None = None
+) -> list[Sample]:
+    """`count` requests of each kind, the kinds in turns, from the standard library, or from other
+    texts by their paths, none of which the model was trained on."""
     makers = {
         "edit": _edits,
         "fill-in": _fill_ins,
@@ -45,8 +48,11 @@ def make_workloads(count: int, kinds: Sequence[str] = KINDS) -> list[Sample]:
         "question": _questions,
         "novel": _prose,
     }
-    library = dict(_library())
-    streams = [makers[kind](library, Random(kind)) for kind in kinds]
+    library = dict(_library()) if unseen is None else unseen
+    if unseen is None:
+        unseen = {path: text for path, text in library.items() if held_out(path)}
+    sources = {"edit": unseen, "fill-in": unseen}
+    streams = [makers[kind](sources.get(kind, library), Random(kind)) for kind in kinds]
     return [sample for _ in range(count) for sample in (next(stream) for stream in streams)]
 
 
@@ -71,8 +77,7 @@ def rename_request(source: str, draw: Random) -> tuple[str, str]:
 def _edits(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
     sources = [
         source
-        for path, text in library.items()
-        if held_out(path)
+        for text in library.values()
         for source in _functions(text)
         if 6 <= source.count("\n") <= 30
     ]
@@ -84,7 +89,7 @@ def _edits(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
 
 
 def _fill_ins(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
-    texts = [text for path, text in library.items() if held_out(path) and text.count("\n") > 60]
+    texts = [text for text in library.values() if text.count("\n") > 60]
     while True:
         lines = draw.choice(texts).splitlines(keepends=True)
         start = draw.randrange(20, len(lines) - 20)
@@ -128,7 +133,7 @@ def _prose(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
     for text in library.values():
         docstring = _DOCSTRING.match(text)
         paragraphs = docstring[1].strip().split("\n\n") if docstring else []
-        prose = "\n\n".join(part for part in paragraphs if _is_prose(part))
+        prose = "\n\n".join(part for part in paragraphs if is_prose(part))
         if len(prose) >= _MIN_PROSE:
             texts.append(prose)
     draw.shuffle(texts)
@@ -170,7 +175,8 @@ def _documented(path: str, text: str) -> Iterator[tuple[str, str, str]]:
                 yield f"{module}.{node.name}", ast.unparse(node.args), docstring
 
 
-def _is_prose(paragraph: str) -> bool:
+def is_prose(paragraph: str) -> bool:
+    """Whether a paragraph of a docstring is words, not code, lists or names."""
     letters = sum(character.isalpha() or character.isspace() for character in paragraph)
     return len(paragraph) > 80 and letters > 0.92 * len(paragraph) and "\n  " not in paragraph
 

@@ -203,14 +203,15 @@ class DraftPlanner:
             self._guess_gains[chain.name] = guessed
         alone = max(1.0 / step, *map(truediv, expected[1:], rounds))
         length = 1 + max(range(len(rounds)), key=lambda at: expected[at + 1] / rounds[at])
-        agreed = probs[0] if probs else 0.0
+        copied = probs[0] if probs else 0.0
         tokens, seconds = guessed.tokens, guessed.steps * step
-        if agreed:
-            both = 2.0 + (expected[length] - expected[1]) / agreed
+        if copied:
+            agreed = min(copied, chain.rate(0))
+            both = 2.0 + (expected[length] - expected[1]) / copied
             tokens += agreed * (both - tokens)
             seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
         self.saving = 1.0 - alone * seconds / tokens
-        if self.saving <= TIE and not (agreed < _UNSURE and guessed.is_tried(step, chain.step_s)):
+        if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.step_s)):
             return False
         if now.pipelined:
             self._skips = 0  # it is asked again once the step is done

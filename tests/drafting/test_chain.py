@@ -149,6 +149,17 @@ def test_a_sure_copy_is_not_worth_a_guess_and_a_doubted_one_is() -> None:
     assert planner.should_guess(replace(COPY, accept_probs=(0.2,) * 4), NOW, chain)
 
 
+def test_a_network_that_is_seldom_right_is_not_asked_whether_a_copy_is() -> None:
+    planner, chain = DraftPlanner(FLAT), chain_of((1, 0.5))
+    chain.step_s = 0.001
+    copy = replace(COPY, accept_probs=(0.7,) * 4)
+    for emitted, is_asked in ((1, True), (9, False)):
+        for _ in range(60):
+            drafts(chain, NO_DRAFT, most=1)
+            chain.learn((emitted,))
+        assert planner.should_guess(copy, NOW, chain) is is_asked
+
+
 def test_a_fixed_number_makes_no_guess_that_it_would_drop() -> None:
     planner, chain = FixedPlanner(16), chain_of()
     sure, doubtful = (Draft((1,), accept_probs=(prob,)) for prob in (0.9, 0.05))
