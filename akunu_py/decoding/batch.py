@@ -59,9 +59,13 @@ class Member(Decoding[PendingForward]):
     Args:
         shares: whether it may; the forwards of an exact answer may have no rows of others.
         keeps_drafts: whether none of its drafts is shortened.
+
+    Attributes:
+        takes_turns: whether its last round shared no forward, though others had one.
     """
 
     target: ModelTarget
+    takes_turns = False
 
     def __init__(
         self,
@@ -99,11 +103,20 @@ class Batch:
 
     It has run `forwards` over more than one sequence, of `rows` in all. `joins` says whether it
     joins caches; `benchmarks.batched --without-joins` turns it off.
+
+    Args:
+        may_join: whether there is memory for caches that share buffers; it is made free then.
     """
 
-    def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
+    def __init__(
+        self,
+        model: TargetModel,
+        costs: CostsOf = lambda _: None,
+        may_join: Callable[[Sequence[KVCache]], bool] = lambda _: True,
+    ) -> None:
         self._model = model
         self._costs = costs
+        self._may_join = may_join
         self._acceptance = AcceptanceRates()
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
         self._observed = (0, 0)  # sequences and rows of the forward last learnt from
@@ -125,23 +138,48 @@ class Batch:
         The next forwards are submitted before it returns.
         """
         _break_up(members)
-        together = [one for one in members if one.shares]
-        if len(together) == 1 or (together and self.why_impossible):
-            together = []
-        pays = bool(together) and self._guesses_pay(together)
-        for one in members:
-            one.session.may_guess = pays or one not in together
-        self._submit([one for one in together if one.wants_forward])
-        if together and sum(one.gain_now for one in together) >= 0.0:
-            self._submit(together, ahead=True)
-        outcomes: dict[Member, Round | Exception] = {one: self._read(one) for one in together}
-        self._submit([one for one in together if one.wants_forward])
+        groups = self._groups([one for one in members if one.shares])
+        outcomes = dict[Member, Round | Exception]()
+        for group in groups:
+            pays = self._guesses_pay(group)
+            for one in group:
+                one.session.may_guess = pays
+            self._submit([one for one in group if one.wants_forward])
+            if sum(one.gain_now for one in group) >= 0.0:
+                self._submit(group, ahead=True)
+            outcomes |= {one: self._read(one) for one in group}
+        for group in groups:
+            self._submit([one for one in group if one.wants_forward])
         alone = [one for one in members if one not in outcomes]
-        for one in together if alone else ():
+        for one in outcomes if alone or len(groups) > 1 else ():
             for flight in one.flights:  # what follows is computed in between
                 flight.overlap()
-        outcomes |= {one: _advance(one) for one in alone}
+        for one in members:
+            one.takes_turns = one in alone and len(members) > 1
+        for one in alone:
+            one.session.may_guess = True
+            outcomes[one] = _advance(one)
         return [outcomes[one] for one in members]
+
+    def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Those that share forwards, two or more. Where all are padded to the longest, they are of
+        about the same length, and there is memory for their padding."""
+        if len(members) < 2 or self.why_impossible:
+            return []
+        if not self._model.pads_batches:
+            return [list(members)]
+        groups = list[list[Member]]()
+        for one in sorted(members, key=lambda one: one.target.cache.capacity):
+            caches = [other.target.cache for other in (*(groups[-1] if groups else ()), one)]
+            if (
+                len(caches) > 1
+                and has_little_padding([held.capacity for held in caches])
+                and self._may_join(caches)
+            ):
+                groups[-1].append(one)
+            else:
+                groups.append([one])
+        return [group for group in groups if len(group) > 1]
 
     def _read(self, member: Member) -> Round | Exception:
         try:
@@ -246,6 +284,7 @@ class Batch:
             and any(one.group is None or one.group is not caches[0].group for one in caches)
             and all(one.can_join for one in caches)
             and has_little_padding([one.capacity for one in caches])
+            and self._may_join(caches)
         ):
             self._together = ids, 0
             with suppress(Exception):  # no memory for it: they stay as they were
