@@ -22,11 +22,13 @@ class ChunkSize:
     """How many prompt tokens the next forward of one prefill has.
 
     Other requests wait for it, and a long context makes it slow. After one that takes so long that
-    this is noticed, the next has half as many tokens, unless they take almost as long.
+    this is noticed, the next has half as many tokens, unless they take almost as long. On a busy
+    machine, single times say little, so none has less than a quarter of the `most`.
     """
 
     def __init__(self, most: int) -> None:
         self.tokens = most
+        self._least = -(-most // 4)
         self._longest_s = _NOTICED_S
         self._twice_s: float | None = None  # of the last one, if it had twice the tokens
 
@@ -36,7 +38,7 @@ class ChunkSize:
         if twice_s is not None and 2.0 * seconds > _DEARER * twice_s:
             self.tokens *= 2
             self._longest_s = 2.0 * twice_s
-        elif seconds > self._longest_s and self.tokens > 1:
+        elif seconds > self._longest_s and self.tokens > self._least:
             self.tokens //= 2
             self._twice_s = seconds
 

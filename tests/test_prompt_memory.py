@@ -22,7 +22,7 @@ def test_chunks_of_a_long_context_are_as_short_as_those_of_a_short_one(most: int
     def seconds(tokens: int, before: int) -> float:
         return tokens * (0.08 / most) * (1 + before / 12_000)
 
-    found = chunks_of(seconds, 64_000, most)
+    found = chunks_of(seconds, 32_000, most)
     times = [seconds(one, sum(found[:at])) for at, one in enumerate(found)]
     assert found[0] == most
     assert found == sorted(found, reverse=True), "a longer context needs no longer chunks"
@@ -34,6 +34,11 @@ def test_chunks_stay_long_where_shorter_ones_take_as_long() -> None:
     found = chunks_of(lambda tokens, _: 0.2 + tokens / 1000, 10_000, 128)
     assert found.count(64) == 1, "they are tried once"
     assert set(found) == {64, 128}
+
+
+def test_no_chunk_is_shorter_than_a_quarter() -> None:
+    assert min(chunks_of(lambda tokens, _: tokens / 10, 10_000, 128)) == 32
+    assert min(chunks_of(lambda tokens, _: tokens / 10, 10, 1)) == 1
 
 
 def test_shorter_chunks_are_tried_again_after_twice_the_time() -> None:
