@@ -101,7 +101,7 @@ class Engine:
             store=prompt_store,
             drafts=self.speculation.draft_model,
         )
-        self.batch = Batch(model, self.speculation.batch_costs)
+        self.batch = Batch(model, self.speculation.batch_costs, self._prefixes.may_join)
         self.runner = Runner(
             model,
             backend,

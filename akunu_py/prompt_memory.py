@@ -1,4 +1,4 @@
-"""PromptMemory: what a prompt takes, in how many chunks it is computed, and whether it fits."""
+"""PromptMemory: what a prompt takes, in which chunks it is computed, and whether it fits."""
 
 from typing import Final
 
@@ -11,6 +11,36 @@ from akunu_py.sequence import Sequence
 
 _LARGE_BYTES: Final = 256 << 20
 """A prompt that needs less is not checked."""
+
+_NOTICED_S: Final = 0.1
+"""A wait that people notice (Miller 1968, https://doi.org/10.1145/1476589.1476628)."""
+_DEARER: Final = 1.15
+"""Half as many tokens may take this many times as long each; see docs/decisions.md."""
+
+
+class ChunkSize:
+    """How many prompt tokens the next forward of one prefill has.
+
+    Other requests wait for it, and a long context makes it slow. After one that takes so long that
+    this is noticed, the next has half as many tokens, unless they take almost as long. On a busy
+    machine, single times say little, so none has less than a quarter of the `most`.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.tokens = most
+        self._least = -(-most // 4)
+        self._longest_s = _NOTICED_S
+        self._twice_s: float | None = None  # of the last one, if it had twice the tokens
+
+    def learn(self, seconds: float) -> None:
+        """Learns how long a forward over this many tokens took."""
+        twice_s, self._twice_s = self._twice_s, None
+        if twice_s is not None and 2.0 * seconds > _DEARER * twice_s:
+            self.tokens *= 2
+            self._longest_s = 2.0 * twice_s
+        elif seconds > self._longest_s and self.tokens > self._least:
+            self.tokens //= 2
+            self._twice_s = seconds
 
 
 class PromptMemory:
@@ -29,8 +59,14 @@ class PromptMemory:
         self._prefixes = prefixes
         self._step_size = step_size
 
+    def varies(self, sequence: Sequence) -> bool:
+        """Whether the chunks of its prompt are as long as others can wait for."""
+        options = sequence.options
+        is_fixed = options.exact or options.scores_prompt or self._step_size is not None
+        return sequence.may_be_cancelled and not is_fixed
+
     def step(self, sequence: Sequence, tokens: int | None = None) -> int:
-        """Prompt tokens per forward of a sequence, or of one with so many `tokens`."""
+        """The most prompt tokens per forward of a sequence, or of one with so many `tokens`."""
         kept = self._kept(len(sequence.prompt) if tokens is None else tokens)
         return self._step_size or self._backend.prefill_step(
             self._model.shape, kept, cancellable=sequence.may_be_cancelled

@@ -23,7 +23,7 @@ from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
 from akunu_py.prompt import encode_prompt, encode_references
-from akunu_py.prompt_memory import PromptMemory
+from akunu_py.prompt_memory import ChunkSize, PromptMemory
 from akunu_py.round import Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.logprobs import LogprobRequest
@@ -352,17 +352,22 @@ class Runner:
 
         if options.reports_progress:
             yield told(cached)
-        step = self._memory.step(sequence)
+        chunk, varies = ChunkSize(self._memory.step(sequence)), self._memory.varies(sequence)
+        if scorer:
+            chunk.tokens = min(chunk.tokens, SCORING_STEP)
         ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
+        resumed = perf_counter()
         for done in self._model.prefill_chunks(
             tokens,
             slot.cache,
-            step=min(step, SCORING_STEP) if scorer else step,
+            step=lambda: chunk.tokens,
             overlaps=overlaps,
             observe=scorer.take if scorer else None,
             ends=ends,
         ):
+            if varies and done - sequence.computed_tokens == chunk.tokens:
+                chunk.learn(perf_counter() - resumed)
             self.counters.prefill_chunks += 1
             self.counters.prefill_tokens += done - sequence.computed_tokens
             sequence.computed_tokens = done
@@ -374,6 +379,7 @@ class Runner:
                 yield told(cached + done)
                 if sequence.cancelled:
                     return False
+            resumed = perf_counter()
         if options.reports_progress:
             yield told(stats.prompt_tokens)
         return True

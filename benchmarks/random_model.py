@@ -1,11 +1,12 @@
-"""A Llama of random parameters with the bundled model's tokenizer, as a folder.
+"""A model of random parameters with the bundled model's tokenizer, as a folder.
 
     python -m benchmarks.random_model FOLDER
     python -m akunu_py bench speedup --model FOLDER --answers forced --workloads edit question novel
     python -m benchmarks.random_model FOLDER --shape 8b --bits 4
 
 Its own answers mean nothing. Forced ones show what speculation gains at the costs of this size of
-model. The shape `8b` is that of Llama 3, but for the vocabulary.
+model. The shape `8b` is that of Llama 3, but for the vocabulary; `hybrid` is a small Qwen3.5, which
+has recurrent layers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,18 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "head_dim": 128,
         "max_position_embeddings": 32768,
     },
-}
+    "hybrid": {
+        "model_type": "qwen3_5",
+        "text_config": {
+            "model_type": "qwen3_5_text", "hidden_size": 256, "intermediate_size": 512,
+            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 64, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+            "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
+            "full_attention_interval": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
+            "vocab_size": 4096, "tie_word_embeddings": True,
+        },
+    },
+}  # fmt: skip
 GROUP_SIZE: Final = 64
 
 
@@ -78,7 +90,6 @@ def write_random_model(folder: Path, shape: str, bits: int | None) -> int:
     import mlx.core as mx  # noqa: PLC0415  (after the BLAS, and not for --help)
     from mlx import nn  # noqa: PLC0415
     from mlx.utils import tree_flatten  # noqa: PLC0415
-    from mlx_lm.models import llama  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
     for file in (*BUNDLED.glob("tokenizer*"), *BUNDLED.glob("*.jinja")):
@@ -87,7 +98,8 @@ def write_random_model(folder: Path, shape: str, bits: int | None) -> int:
     config = {key: value for key, value in bundled.items() if not key.startswith("quantization")}
     config |= SHAPES[shape]
     mx.random.seed(0)
-    network = llama.Model(llama.ModelArgs.from_dict(config))
+    module = import_module(f"mlx_lm.models.{config['model_type']}")
+    network = module.Model(module.ModelArgs.from_dict(config))
     parameters: int = sum(weight.size for _, weight in tree_flatten(network.parameters()))
     if bits is not None:
         network.set_dtype(mx.bfloat16)

@@ -3,6 +3,7 @@
     python -m benchmarks.serving cost     [--quick]
     python -m benchmarks.serving company  [--quick]
     python -m benchmarks.serving load     [--quick] [--parallel 1 --name serving_load_one]
+                                          [--model FOLDER/hybrid --name serving_load_hybrid]
 
 `cost`: the first token of an `/infill` request after each keystroke in a file of 1,500 tokens,
 cached or not; the time of a request beyond its engine's; the time of a streamed token beyond that
@@ -320,7 +321,8 @@ def main() -> None:
     machine = describe_machine(find_backend())
     with served(asked.model, words) as server, closing(Client(server)) as client:
         body, result = measures[asked.what](client)
-    about = f"{machine_line(machine)}\n\nModel {asked.model}, {asked.parallel} at a time."
+    model = Path(asked.model).name
+    about = f"{machine_line(machine)}\n\nModel {model}, {asked.parallel} at a time."
     title = {"cost": "What the server costs", "company": "A fill-in in company",
              "load": "The server under load"}[asked.what]  # fmt: skip
     record(asked.name or f"serving_{asked.what}", title, f"{about}\n\n{body}", result)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -246,7 +247,7 @@ def test_a_prefill_in_steps_equals_a_prefill_in_one(tiny_model_dir: Path) -> Non
     caches = []
     for step, overlaps in ((7, True), (7, False), (64, True)):
         cache = model.make_cache(64)
-        told.extend(model.prefill_chunks(tokens, cache, step=step, overlaps=overlaps))
+        told.extend(model.prefill_chunks(tokens, cache, step=partial(int, step), overlaps=overlaps))
         caches.append([mx.array(buffer[..., :50, :]) for buffer in cache.layers[1].state])
     assert all(mx.array_equal(a, b) for a, b in zip(*caches[:2], strict=True))
     assert all(mx.allclose(a, b, atol=1e-4) for a, b in zip(*caches[1:], strict=True))

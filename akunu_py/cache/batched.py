@@ -297,8 +297,7 @@ class BatchedCaches:
         for part in self._states:
             part.settle(recordings)
         for cache, count in zip(self._caches, self._rows.counts, strict=True):
-            cache.stack = self._states or None
-            cache.advance(count)
+            cache.advance(count, self._states or None)
 
     def _batched(self, parts: Sequence[Any]) -> Any:
         if isinstance(parts[0], CacheList):

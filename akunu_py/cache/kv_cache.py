@@ -94,6 +94,7 @@ class KVCache:
         self._empty = self.checkpoint()
         self.checkpoints: list[Checkpoint] = []
         self._mark: Checkpoint | None = None
+        self._mark_shares = False  # memory with other sequences
         self.recording: Recording | None = None
         self._recorded: Recording | None = None  # of the last forward, if nothing happened since
 
@@ -126,10 +127,16 @@ class KVCache:
         fixed = self.nbytes - growing - sum(one.nbytes for one in self.checkpoints)
         return growing / self.capacity * capacity + fixed
 
-    def advance(self, tokens: int) -> None:
-        """Counts the tokens of a forward that has been built; a `CacheError` if a layer did not."""
+    def advance(self, tokens: int, stack: Sequence[Any] | None = None) -> None:
+        """Counts the tokens of a forward that has been built, which left its states in a `stack` if
+        it had company; a `CacheError` if a layer did not count them."""
         self.length += tokens
+        self.stack = stack
         self._recorded, self.recording = self.recording, None
+        if self._mark_shares and self._mark is not None and self._recorded is None:
+            # The mark may stay for long, and would keep the states of all sequences.
+            self._mark_shares = False
+            mx.async_eval(_unshared(self._mark.states))  # type: ignore[no-untyped-call]
         for layer in self._counted:
             # Some models make caches for layers that never use them.
             if layer.offset != self.length and layer.offset:
@@ -170,7 +177,7 @@ class KVCache:
         inputs of that forward stay in memory until the next forward or rollback.
         """
         if self.has_states:
-            self._mark = self.checkpoint()
+            self._mark, self._mark_shares = self.checkpoint(), self.stack is not None
             self.recording = None if self._is_recordable is False else Recording()
 
     def keep(self) -> None:
@@ -225,10 +232,8 @@ class KVCache:
             for layer in self._counted:
                 layer.separate()
             if self.stack is not None:
-                self.stack, states = None, list(arrays_of([vars(part) for part in self._states]))
-                for state in states:  # in place, because a recording may know it
-                    state[:] = mx.contiguous(state)
-                mx.eval(states)
+                self.stack = None
+                mx.eval(_unshared([vars(part) for part in self._states]))
 
     def _leave_group(self) -> None:
         if self.group is not None:
@@ -383,6 +388,15 @@ class KVCache:
         self.checkpoints = [one for one in self.checkpoints if one.length <= length]
         if self._mark is not None and self._mark.length > length:
             self._mark = None
+
+
+def _unshared(states: Any) -> list[mx.array]:
+    """Moves states that are slices of larger arrays to memory of their own, in place, because a
+    recording may know them; returns what to evaluate."""
+    found = arrays_of(states)
+    for state in found:
+        state[:] = mx.contiguous(state)
+    return found
 
 
 def _reach(layers: Sequence[LayerCache], to: int) -> bool:

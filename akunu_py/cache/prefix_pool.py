@@ -171,6 +171,19 @@ class PrefixPool:
         needed = self._claimed(busy) + self._bytes_of(self._capacity(tokens))
         return needed <= self.memory or not busy
 
+    def may_join(self, caches: Sequence["KVCache"]) -> bool:
+        """Whether there is memory for caches of busy slots in shared buffers, where each has as
+        much room as the largest; it is made free then."""
+        if caches[0].group is not None and all(one.group is caches[0].group for one in caches):
+            return True
+        most = self._bytes_of(max(one.capacity for one in caches))
+        held = [max(one.nbytes, self._bytes_of(one.capacity)) for one in caches]
+        needed = sum(max(0.0, most - own) for own in held)
+        if self._claimed(slot for slot in self._slots.values() if slot.busy) + needed > self.memory:
+            return False
+        self._free(needed, spared=None)
+        return True
+
     def needed_bytes(self, tokens: int) -> tuple[float, float]:
         """What a slot for this many tokens takes, and what idle slots could give back for it."""
         idle = [slot for slot in self._slots.values() if not slot.busy]

@@ -7,7 +7,7 @@ a draft of one is worth less than that, several are worth more. A sequence witho
 as it does without a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
@@ -50,9 +50,13 @@ class Member(Decoding[PendingForward]):
     Args:
         shares: whether it may; the forwards of an exact answer may have no rows of others.
         keeps_drafts: whether none of its drafts is shortened.
+
+    Attributes:
+        takes_turns: whether its last round shared no forward, though others had one.
     """
 
     target: ModelTarget
+    takes_turns = False
 
     def __init__(
         self,
@@ -89,11 +93,20 @@ class Batch:
 
     It has run `forwards` over more than one sequence, of `rows` in all. `joins` says whether it
     joins caches; `benchmarks.batched --without-joins` turns it off.
+
+    Args:
+        may_join: whether there is memory for caches that share buffers; it is made free then.
     """
 
-    def __init__(self, model: TargetModel, costs: CostsOf = lambda _: None) -> None:
+    def __init__(
+        self,
+        model: TargetModel,
+        costs: CostsOf = lambda _: None,
+        may_join: Callable[[Sequence[KVCache]], bool] = lambda _: True,
+    ) -> None:
         self._model = model
         self._costs = costs
+        self._may_join = may_join
         self._planner = BatchPlanner(costs)
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
         self._latest: SharedForward | None = None
@@ -118,22 +131,46 @@ class Batch:
         """
         self._clock.note_pause(perf_counter() - self._handed_over)
         _break_up(members)
-        together = [one for one in members if one.shares]
-        if len(together) == 1 or (together and self.why_impossible):
-            together = []
-        chains = [chain for one in together if (chain := one.session.chain) is not None]
-        pays = bool(chains) and self._planner.guesses_pay(chains, self._company(together))
+        outcomes = dict[Member, Round | Exception]()
+        for group in self._groups([one for one in members if one.shares]):
+            outcomes |= self._advance_together(group)
         for one in members:
-            one.session.may_guess = pays or one not in together
-        wanting = [one for one in together if one.wants_forward]
-        self._submit(wanting)
-        if together and self._steps_ahead(together, pipelined=not wanting):
-            self._submit(together, ahead=True)
-        outcomes: dict[Member, Round | Exception] = {one: self._read(one) for one in together}
-        self._submit([one for one in together if one.wants_forward], guessed=chains)
-        outcomes |= {one: _advance(one) for one in members if one not in outcomes}
+            if one not in outcomes:
+                one.takes_turns = len(members) > 1
+                one.session.may_guess = True
+                outcomes[one] = _advance(one)
         self._handed_over = perf_counter()
         return [outcomes[one] for one in members]
+
+    def _advance_together(self, members: Sequence[Member]) -> dict[Member, Round | Exception]:
+        chains = [chain for one in members if (chain := one.session.chain) is not None]
+        pays = bool(chains) and self._planner.guesses_pay(chains, self._company(members))
+        for one in members:
+            one.takes_turns = False
+            one.session.may_guess = pays
+        wanting = [one for one in members if one.wants_forward]
+        self._submit(wanting)
+        if self._steps_ahead(members, pipelined=not wanting):
+            self._submit(members, ahead=True)
+        outcomes = {one: self._read(one) for one in members}
+        self._submit([one for one in members if one.wants_forward], guessed=chains)
+        return outcomes
+
+    def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Those that share forwards, two or more. Where all are padded to the longest, they are of
+        about the same length, and there is memory for their padding."""
+        if len(members) < 2 or self.why_impossible:
+            return []
+        if not self._model.pads_batches:
+            return [list(members)]
+        groups: list[list[Member]] = [[]]
+        for one in sorted(members, key=lambda one: one.target.cache.capacity):
+            caches = [other.target.cache for other in (*groups[-1], one)]
+            is_alike = has_little_padding([held.capacity for held in caches])
+            if groups[-1] and not (is_alike and self._may_join(caches)):
+                groups.append([])
+            groups[-1].append(one)
+        return [group for group in groups if len(group) > 1]
 
     def _read(self, member: Member) -> Round | Exception:
         try:
@@ -227,6 +264,7 @@ class Batch:
             and any(one.group is None or one.group is not caches[0].group for one in caches)
             and all(one.can_join for one in caches)
             and has_little_padding([one.capacity for one in caches])
+            and self._may_join(caches)
         ):
             self._together = ids, 0
             with suppress(Exception):  # no memory for it: they stay as they were

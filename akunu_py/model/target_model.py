@@ -332,7 +332,7 @@ class TargetModel:
             self._rows_of = rows_of
 
     def prefill(self, tokens: Sequence[int], cache: KVCache, *, step: int = PREFILL_STEP) -> None:
-        for _ in self.prefill_chunks(tokens, cache, step=step, overlaps=True):
+        for _ in self.prefill_chunks(tokens, cache, step=lambda: step, overlaps=True):
             pass
 
     def prefill_chunks(
@@ -340,7 +340,7 @@ class TargetModel:
         tokens: Sequence[int],
         cache: KVCache,
         *,
-        step: int = PREFILL_STEP,
+        step: Callable[[], int],
         overlaps: bool = False,
         observe: Callable[[mx.array], object] | None = None,
         ends: Sequence[int] = (),
@@ -348,7 +348,8 @@ class TargetModel:
         """Computes the cache of prompt tokens, a chunk at a time; yields how many are done.
 
         Args:
-            step: tokens per chunk; one also ends where the cache begins to be quantized.
+            step: how many tokens the next chunk has; one also ends where the cache begins to be
+                quantized.
             overlaps: whether to build the graph of a chunk while the last one is computed; callers
                 must then neither stop nor look into the cache between two chunks.
             observe: called with the lazy logits of each chunk; without it they are not computed.
@@ -356,7 +357,7 @@ class TargetModel:
         """
         done = 0
         while done < len(tokens):
-            stops = (cache.length + step, *ends, cache.quantized_start)
+            stops = (cache.length + step(), *ends, cache.quantized_start)
             stop = min(end for end in stops if end > cache.length)
             chunk = tokens[done : done + stop - cache.length]
             if observe:

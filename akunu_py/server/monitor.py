@@ -62,6 +62,8 @@ def _slots(service: Service, _: Body) -> Response:
             cache, does = running[place].slot, _described(running[place])
             most, generated = does["max_tokens"], does["generated_tokens"]
             left = -1 if most is None else most - generated
+            decoding = running[place].decoding
+            slot["batched"] &= decoding is None or not decoding.takes_turns
             slot |= {
                 "id_task": does["id"],
                 "n_prompt_tokens": does["prompt_tokens"],

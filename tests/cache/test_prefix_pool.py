@@ -200,6 +200,25 @@ def test_a_busy_slot_claims_what_it_has_not_allocated_yet(model: TargetModel) ->
     assert not pool.has_room(1)
 
 
+def test_caches_are_joined_only_if_there_is_memory_for_the_padding(model: TargetModel) -> None:
+    pool = make_pool(model)
+    serve(pool, model, run(3, 40))
+    slots = [pool.take(prompt, len(prompt))[0] for prompt in (run(1, 40), run(2, 600))]
+    caches = [slot.cache for slot in slots]
+    for cache in caches:
+        model.prefill([1], cache)
+    padded = 2 * max(cache.nbytes for cache in caches)
+    pool.memory = padded - 1
+    assert not pool.may_join(caches)
+    assert len(pool.statuses) == 3, "nothing is dropped in vain"
+    pool.memory = padded
+    assert pool.may_join(caches), "what is idle can be dropped"
+    caches[0].join(caches[1:])
+    assert sum(cache.nbytes for cache in caches) == padded
+    pool.memory = 0
+    assert pool.may_join(caches), "they are"
+
+
 def test_a_prefix_is_not_kept_besides_its_copy_if_busy_slots_leave_no_memory(
     model: TargetModel,
 ) -> None:

@@ -1,5 +1,6 @@
 """Quantized keys and values: what mlx-lm's quantized cache holds, and the same text with drafts."""
 
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from random import Random
@@ -162,9 +163,9 @@ class UncrossedCache(KVCache):
     def __init__(self, capacity: int, model: TargetModel) -> None:
         super().__init__(lambda capacity: model.make_cache(capacity).layers, capacity)
 
-    def advance(self, tokens: int) -> None:
+    def advance(self, tokens: int, stack: Sequence[Any] | None = None) -> None:
         assert not self.length < self.quantized_start < self.length + tokens
-        super().advance(tokens)
+        super().advance(tokens, stack)
 
 
 SHORT = [5, 9, 77, 5, 9, 31]

@@ -61,11 +61,15 @@ class Told(Planner):
 
 
 def member_of(
-    model: TargetModel, number: int = 0, draft: Draft = NO_DRAFT, gain: float = -1.0
+    model: TargetModel,
+    number: int = 0,
+    draft: Draft = NO_DRAFT,
+    gain: float = -1.0,
+    capacity: int = 128,
 ) -> Member:
     """A greedy sequence that drafts the same each time."""
     prompt = prompt_of(number)
-    held = model.make_cache(128)
+    held = model.make_cache(capacity)
     model.prefill(prompt[:-1], held)
     target = ModelTarget(model, held, Sampler(Sampling()), 8)
     session = DraftSession(Repeating(draft), Told(gain), num_draft_tokens=8)
@@ -83,10 +87,11 @@ def rounds_of(batch: Batch, members: Sequence[Member], times: int = 1) -> list[R
 
 
 @contextmanager
-def joining(after: int) -> Iterator[None]:
-    """Caches are joined after so many steps together, whatever their lengths."""
+def joining(after: int, most_padding: float = 99.0) -> Iterator[None]:
+    """Caches are joined after so many steps together, whatever their lengths if padding may be as
+    much as that."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("akunu_py.decoding.batch._JOIN_FROM", 2)
         patch.setattr("akunu_py.decoding.batch._JOIN_AFTER", after)
-        patch.setattr("akunu_py.cache.batched._MOST_PADDING", 99.0)
+        patch.setattr("akunu_py.cache.batched._MOST_PADDING", most_padding)
         yield

@@ -25,7 +25,8 @@ from akunu_py.options import Grammar, ModelOptions, Options, Sampling
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.round import Round
-from tests.decoding.company import SMALLEST, member_of, prompt_of, rounds_of
+from tests.architectures import make_model
+from tests.decoding.company import SMALLEST, joining, member_of, prompt_of, rounds_of
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
 
@@ -201,6 +202,37 @@ def test_windows_end_in_company_where_they_end_alone(
     together = model.forward_batch(mx.concatenate(tokens), caches(), counts)
     alone = [model.forward(rows, held) for rows, held in zip(tokens, caches(), strict=True)]
     assert mx.allclose(together, mx.concatenate(alone), atol=1e-4)
+
+
+def test_those_that_are_padded_together_are_of_about_the_same_size() -> None:
+    model = make_model("deepseek_v3")
+    sizes = (1024, 128, 4096, 128, 768)
+    alone = [rounds_of(Batch(model), [member_of(model, one)], 3) for one in range(5)]
+    batch = Batch(model)
+    members = [member_of(model, number, capacity=size) for number, size in enumerate(sizes)]
+    found = rounds_of(batch, members, 3)
+    assert [one.tokens for one in found] == [one.tokens for (one,) in alone]
+    assert [one.takes_turns for one in members] == [False, False, True, False, False]
+    groups = [one.target.cache.group for one in members]
+    assert groups[1] is groups[3] is not groups[0] is groups[4] is not groups[2] is None
+    assert not rounds_of(batch, members[2:3])[0].is_counted
+    assert not members[2].takes_turns, "there is nobody else"
+
+
+def test_who_has_no_memory_to_be_padded_takes_turns() -> None:
+    model = make_model("deepseek_v3")
+    members = [member_of(model, number, capacity=128 + number) for number in range(3)]
+    batch = Batch(model, may_join=lambda caches: len(caches) < 3)
+    rounds_of(batch, members)
+    assert [one.takes_turns for one in members] == [False, False, True]
+
+
+def test_without_memory_for_joined_caches_rows_are_shared_as_before(model: TargetModel) -> None:
+    members = [member_of(model), member_of(model, 1)]
+    with joining(after=0):
+        rounds_of(batch := Batch(model, may_join=lambda _: False), members, 3)
+    assert batch.forwards > 0
+    assert not any(one.takes_turns or one.target.cache.group for one in members)
 
 
 def test_who_is_left_alone_is_pipelined_again(model: TargetModel) -> None:

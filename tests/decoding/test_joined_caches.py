@@ -19,6 +19,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.sequence import Sequence
+from tests.architectures import make_model
 from tests.decoding.company import SMALLEST, joining, member_of, prompt_of, rounds_of
 from tests.tiny_model import write_tiny_model
 
@@ -141,3 +142,25 @@ def test_no_memory_to_leave_joined_caches_costs_no_answer(
         told = engine.generate_batch([Sequence(*request) for request in requests])
     assert next(failing) > fails_at
     assert [one.token_ids for one in told] == [one.token_ids for one in alone]
+
+
+def test_marks_of_drafts_long_ago_keep_no_states_of_others() -> None:
+    model = make_model("qwen3_5")
+    caches = [model.make_cache(64) for _ in range(8)]
+    for number, one in enumerate(caches):
+        model.prefill(prompt_of(1)[: 5 + number], one)
+
+    def forward(*drafting: KVCache) -> int:
+        counts = [1 + (one in drafting) for one in caches]
+        mx.eval(model.forward_batch(mx.arange(sum(counts)), caches, counts))
+        mx.eval([one.checkpoint().states for one in caches])
+        mx.synchronize()
+        return mx.get_active_memory()
+
+    forward()
+    before = forward()
+    for one in caches:
+        one.mark()
+        forward(one)
+        after = forward()
+    assert after - before < sum(one.nbytes for one in caches)

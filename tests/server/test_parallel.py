@@ -68,6 +68,20 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
     assert not any(slot["is_processing"] for slot in held.get("/slots").json())
 
 
+def test_slots_tell_who_takes_turns(held: LiveServer, engine: HeldEngine) -> None:
+    engine.hold(after=40)
+    asked = [Sequence([number], Options(100, exact=number > 7)) for number in (7, 8)]
+    answers = [held.worker.stream(one) for one in asked]
+    engine.wait_until_held()
+    slots = held.get("/slots").json()
+    engine.release()
+    for answer in answers:
+        list(answer)
+    assert all(slot["is_processing"] for slot in slots)
+    assert not any(slot["batched"] for slot in slots), "an exact answer leaves the other alone"
+    assert all(slot["batched"] for slot in held.get("/slots").json())
+
+
 def test_metrics_tell_kinds_and_the_size_of_batches(held: LiveServer, engine: HeldEngine) -> None:
     chat = {"messages": [{"role": "user", "content": "a"}], "num_draft_tokens": 0}
     chat["logit_bias"] = {"257": -100, "258": -100}  # those that end an answer
