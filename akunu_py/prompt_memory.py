@@ -60,7 +60,8 @@ class PromptMemory:
         self._step_size = step_size
 
     def varies(self, sequence: Sequence) -> bool:
-        """Whether the chunks of its prompt are as long as others can wait for."""
+        """Whether the chunks of its prompt are as long as others can wait for. Alone, they have
+        always the same size: it rounds the keys and values of the next ones."""
         options = sequence.options
         is_fixed = options.exact or options.scores_prompt or self._step_size is not None
         return sequence.may_be_cancelled and not is_fixed

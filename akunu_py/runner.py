@@ -352,24 +352,26 @@ class Runner:
 
         if options.reports_progress:
             yield told(cached)
-        chunk, varies = ChunkSize(self._memory.step(sequence)), self._memory.varies(sequence)
+        most = self._memory.step(sequence)
         if scorer:
-            chunk.tokens = min(chunk.tokens, SCORING_STEP)
+            most = min(most, SCORING_STEP)
+        chunk, varies = ChunkSize(most), self._memory.varies(sequence)
         ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
         resumed = perf_counter()
         for done in self._model.prefill_chunks(
             tokens,
             slot.cache,
-            step=lambda: chunk.tokens,
+            step=lambda: chunk.tokens if self._prefixes.in_company else most,
             overlaps=overlaps,
             observe=scorer.take if scorer else None,
             ends=ends,
         ):
-            if varies and done - sequence.computed_tokens == chunk.tokens:
+            computed = done - sequence.computed_tokens
+            if varies and computed == chunk.tokens and self._prefixes.in_company:
                 chunk.learn(perf_counter() - resumed)
             self.counters.prefill_chunks += 1
-            self.counters.prefill_tokens += done - sequence.computed_tokens
+            self.counters.prefill_tokens += computed
             sequence.computed_tokens = done
             if slot.cache.length in ends:
                 self._prefixes.keep(slot)

@@ -171,6 +171,11 @@ class PrefixPool:
         needed = self._claimed(busy) + self._bytes_of(self._capacity(tokens))
         return needed <= self.memory or not busy
 
+    @property
+    def in_company(self) -> bool:
+        """Whether several requests use slots."""
+        return sum(slot.busy for slot in self._slots.values()) > 1
+
     def may_join(self, caches: Sequence["KVCache"]) -> bool:
         """Whether there is memory for caches of busy slots in shared buffers, where each has as
         much room as the largest; it is made free then."""
