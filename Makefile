@@ -80,7 +80,7 @@ bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four
 	$(BENCH).project_memory --live  # 5 min
 	$(BENCH).learnt_costs  # 1 min
 	$(BENCH).batched  # 15 min
-	$(BENCH).batched --name batched_kinds --models qwen3_5 deepseek_v3 --repeats 3 --tokens 48 --sizes 1 4 8  # 6 min
+	$(BENCH).batched --name batched_kinds --models qwen3_5 gemma3_text deepseek_v3 qwen3_moe --repeats 3 --tokens 48  # 20 min
 	$(BENCH).hostile  # 8 min
 	$(BENCH).cache_kinds  # 15 min
 	$(BENCH).records speedup --name speedup_unrepeated --workloads question novel fill-in --answers own --drafter auto copies head --num-draft-tokens auto --prompts 6 --rounds 6  # 10 min
