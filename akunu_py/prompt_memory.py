@@ -15,7 +15,7 @@ _LARGE_BYTES: Final = 256 << 20
 _NOTICED_S: Final = 0.1
 """A wait that people notice (Miller 1968, https://doi.org/10.1145/1476589.1476628)."""
 _DEARER: Final = 1.15
-"""Half as many tokens may take this many times as long each; see docs/decisions.md."""
+"""Halving a chunk may make each token at most this many times slower; see docs/decisions.md."""
 
 
 class ChunkSize:
@@ -60,8 +60,8 @@ class PromptMemory:
         self._step_size = step_size
 
     def varies(self, sequence: Sequence) -> bool:
-        """Whether the chunks of its prompt are as long as others can wait for. Alone, they have
-        always the same size: it rounds the keys and values of the next ones."""
+        """Whether the chunks of its prompt may be shortened while other requests run. Otherwise
+        their size is constant, because it affects how later keys and values are rounded."""
         options = sequence.options
         is_fixed = options.exact or options.scores_prompt or self._step_size is not None
         return sequence.may_be_cancelled and not is_fixed

@@ -106,8 +106,8 @@ class RoundClock:
     """Times rounds, from the end of one to the end of the next.
 
     If the caller held up the loop for longer than the device needed for the next round, the time
-    says nothing about the device, and the round has none. Nor has it one if the device computed
-    something for another sequence in between.
+    says nothing about the device, and the round has none; nor if the device computed something for
+    another sequence in between.
 
     Args:
         forwards: counts the forwards of all sequences; one more is submitted in each round.
@@ -122,6 +122,10 @@ class RoundClock:
     def note_pause(self, seconds: float) -> None:
         """Notes how long the caller held up the loop after this round."""
         self._caller_s = seconds
+
+    def skip(self) -> None:
+        """Lets the next round have no time."""
+        self._last = None
 
     def lap(self, waited_s: float) -> float | None:
         """Ends a round; the seconds since the end of the round before, or None (see the class).

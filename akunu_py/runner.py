@@ -13,6 +13,8 @@ from functools import partial, wraps
 from time import perf_counter
 from typing import Concatenate, Final, ParamSpec, TypeVar, cast
 
+import mlx.core as mx
+
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch, Member
 from akunu_py.decoding.loop import Limits
@@ -358,7 +360,14 @@ class Runner:
         chunk, varies = ChunkSize(most), self._memory.varies(sequence)
         ends = self._checkpoint_lengths(sequence.prompt) if slot.cache.needs_checkpoints else []
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
-        resumed = perf_counter()
+
+        def resume() -> float:
+            """The time from which a chunk is timed, once what others have in flight is done."""
+            if varies and self._prefixes.in_company:
+                mx.synchronize()
+            return perf_counter()
+
+        resumed = resume()
         for done in self._model.prefill_chunks(
             tokens,
             slot.cache,
@@ -381,7 +390,7 @@ class Runner:
                 yield told(cached + done)
                 if sequence.cancelled:
                     return False
-            resumed = perf_counter()
+            resumed = resume()
         if options.reports_progress:
             yield told(stats.prompt_tokens)
         return True

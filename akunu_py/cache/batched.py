@@ -1,10 +1,11 @@
 """BatchedLayer: one layer's caches of several sequences, as mlx-lm's models take them together.
 
-Every token of a batched forward is a row of its own: a model is called with ids `[rows, 1]`, and no
-row is padding. The rows of a sequence are appended to its own cache and attend to that alone, so a
-long context costs the others nothing, and joining or leaving a batch copies nothing. The network
-must leave its attentions to the cache; see `model/attention.py`. Where sequences of about the same
-length have joined their caches (`KVCache.join`) and have one token each, one operation serves all.
+Every token of a batched forward is a row of its own: a model is called with ids `[rows, 1]`. The
+rows of a sequence are appended to its own cache and attend to that alone, so a long context costs
+the others nothing. The network must leave its attentions to the cache; see `model/attention.py`.
+Where sequences of about the same length have joined their caches (`KVCache.join`) and have one
+token each, one operation serves all. A model that looks at its keys itself gets them padded, in a
+`PaddedLayer`.
 """
 
 from collections.abc import Callable, Sequence
@@ -212,13 +213,13 @@ class PaddedLayer:
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Appends `[sequences, kv_heads, longest, head_dim]`; returns all, up to the longest."""
-        self.appended = self._append_joined(keys, values)
+        self.appended = self._append(keys, values)
         return self.appended
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         return self.appended
 
-    def _append_joined(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def _append(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         counts, layers = self._rows.counts, self._layers
         ends = [layer.offset + count for layer, count in zip(layers, counts, strict=True)]
         if not self._rows.are_joined:

@@ -169,6 +169,7 @@ class PrefixPool:
             return True
         busy = [one for one in self._slots.values() if one.busy and one is not slot]
         needed = self._claimed(busy) + self._bytes_of(self._capacity(tokens))
+        needed += 0.0 if slot is None else self._left_behind([slot.cache])
         return needed <= self.memory or not busy
 
     @property
@@ -179,15 +180,25 @@ class PrefixPool:
     def may_join(self, caches: Sequence["KVCache"]) -> bool:
         """Whether there is memory for caches of busy slots in shared buffers, where each has as
         much room as the largest; it is made free then."""
-        if caches[0].group is not None and all(one.group is caches[0].group for one in caches):
+        group = caches[0].group
+        if group is not None and not group.left and all(one.group is group for one in caches):
             return True
         most = self._bytes_of(max(one.capacity for one in caches))
         held = [max(one.nbytes, self._bytes_of(one.capacity)) for one in caches]
-        needed = sum(max(0.0, most - own) for own in held)
+        needed = sum(max(0.0, most - own) for own in held) + self._left_behind(caches)
         if self._claimed(slot for slot in self._slots.values() if slot.busy) + needed > self.memory:
             return False
         self._free(needed, spared=None)
         return True
+
+    def _left_behind(self, caches: Sequence["KVCache"]) -> float:
+        """The bytes that caches leave to others of their group, whose buffers stay whole."""
+        staying = {slot.cache.group for slot in self._slots.values() if slot.cache not in caches}
+        return sum(
+            self._bytes_of(one.group.rows)
+            for one in caches
+            if one.group is not None and one.group in staying
+        )
 
     def needed_bytes(self, tokens: int) -> tuple[float, float]:
         """What a slot for this many tokens takes, and what idle slots could give back for it."""
@@ -220,7 +231,8 @@ class PrefixPool:
     def grow(self, slot: PrefixSlot, tokens: int) -> None:
         """Gives a slot room for more tokens; drops others if memory is short."""
         capacity = self._capacity(tokens)
-        self._free(self._bytes_of(capacity) - self._bytes_of(slot.cache.capacity), spared=slot)
+        more = self._bytes_of(capacity) - self._bytes_of(slot.cache.capacity)
+        self._free(more + self._left_behind([slot.cache]), spared=slot)
         slot.cache.grow(capacity)
 
     def keep(self, slot: PrefixSlot) -> None:

@@ -2,9 +2,8 @@
 
 Each sequence has the loop of `loop.py`, which yields the forwards that it wants. A round of several
 reads what is in flight, hands each loop its rows, and submits one forward over all that they want
-next. If the sequences gain by it on average, single steps of all follow before the forward is read:
-a draft of one is worth less than that, several are worth more. A sequence without company decodes
-as it does without a batch.
+next. `BatchPlanner` cuts their drafts, and says whether single steps of all follow before the
+forward is read. A sequence without company decodes as it does without a batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Decoding, Limits
 from akunu_py.decoding.target import (
-    FORWARDS_PER_CLEANUP,
     Inputs,
     ModelTarget,
     PendingForward,
@@ -40,8 +38,8 @@ _OBSERVE_EVERY: Final = 8
 
 _JOIN_FROM: Final = 4
 _JOIN_AFTER: Final = 4
-"""From so many sequences on, and after so many single steps of all, their caches are joined: that
-copies all of them once, and saves operations in each later step."""
+"""From this many sequences on, and after this many single steps of all, their caches are joined:
+that copies all of them once, and saves operations in each later step."""
 
 
 class Member(Decoding[PendingForward]):
@@ -76,9 +74,10 @@ class Member(Decoding[PendingForward]):
     def draft(self) -> Draft:
         return NO_DRAFT if self.forward is None else self.forward.draft
 
-    def keeps(self, draft: Draft) -> bool:
-        """The length of a sampled draft must not depend on its tokens, as estimates may."""
-        return bool(draft) and (self._keeps_drafts or draft.probabilities is not None)
+    def kept_of(self, draft: Draft) -> int:
+        """How many tokens of a draft must be verified: all of a sampled one, whose length must not
+        depend on its tokens, as estimates may."""
+        return len(draft) if self._keeps_drafts or draft.probabilities is not None else 0
 
     def begin(self) -> Inputs:
         """What goes into the forward that it wants, or into the step after the one in flight."""
@@ -95,6 +94,8 @@ class Batch:
     joins caches; `benchmarks.batched --without-joins` turns it off.
 
     Args:
+        model: what it computes with.
+        costs: of its forwards, by the number of sequences.
         may_join: whether there is memory for caches that share buffers; it is made free then.
     """
 
@@ -130,7 +131,7 @@ class Batch:
         The next forwards are submitted before it returns.
         """
         self._clock.note_pause(perf_counter() - self._handed_over)
-        _break_up(members)
+        self._break_up(members)
         outcomes = dict[Member, Round | Exception]()
         for group in self._groups([one for one in members if one.shares]):
             outcomes |= self._advance_together(group)
@@ -153,6 +154,8 @@ class Batch:
         if self._steps_ahead(members, pipelined=not wanting):
             self._submit(members, ahead=True)
         outcomes = {one: self._read(one) for one in members}
+        if len(wanting) == 1:  # its forward was read among these
+            self._clock.skip()
         self._submit([one for one in members if one.wants_forward], guessed=chains)
         return outcomes
 
@@ -181,8 +184,8 @@ class Batch:
         return outcome
 
     def _pads(self, members: Sequence[Member]) -> bool:
-        """Whether every sequence costs what the longest does: recurrences take one after another
-        of `[sequences, longest]` tokens."""
+        """Whether a forward costs as much as if all had the longest draft: padded models compute
+        the padding, and recurrences run over `[sequences, longest]` tokens."""
         return self._model.pads_batches or members[0].target.cache.has_states
 
     def _company(self, members: Sequence[Member]) -> Company:
@@ -192,19 +195,19 @@ class Batch:
     def _steps_ahead(self, members: Sequence[Member], *, pipelined: bool) -> bool:
         """Whether steps of all follow before what is in flight is read."""
         gains = [one.gain_now for one in members]
-        if sum(gains) >= 0.0 or -inf in gains:
-            return sum(gains) >= 0.0
+        if -inf in gains:
+            return False
         forecasts = [one.forward.forecast for one in members if one.forward is not None]
-        are_kept = [one.keeps(own) for one, own in zip(members, forecasts, strict=True)]
-        return self._planner.steps_ahead(
-            forecasts, are_kept, self._company(members), pipelined=pipelined
-        )
+        kept = [one.kept_of(own) for one, own in zip(members, forecasts, strict=True)]
+        company = self._company(members)
+        pays = self._planner.steps_ahead(forecasts, kept, company, pipelined=pipelined)
+        return sum(gains) >= 0.0 if pays is None else pays
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
         """Cuts the drafts of a forward to what they are worth in it."""
         drafts = [one.draft for one in members]
-        are_kept = [one.keeps(draft) for one, draft in zip(members, drafts, strict=True)]
-        lengths = self._planner.lengths(drafts, are_kept, self._company(members))
+        kept = [one.kept_of(draft) for one, draft in zip(members, drafts, strict=True)]
+        lengths = self._planner.lengths(drafts, kept, self._company(members))
         for one, length in zip(members, lengths, strict=True):
             if one.forward is not None:
                 one.forward.draft = one.draft.cut(length)
@@ -256,19 +259,28 @@ class Batch:
         the model would need copies of them in one array."""
         before, steps = self._together
         at_once = self._model.pads_batches and len(caches) > 1
-        ids = frozenset(map(id, caches))
+        ids, group = frozenset(map(id, caches)), caches[0].group
         self._together = ids, steps + 1 if ids == before else 1
         if (
             self.joins
             and (at_once or (len(caches) >= _JOIN_FROM and steps >= _JOIN_AFTER and ids == before))
-            and any(one.group is None or one.group is not caches[0].group for one in caches)
+            and (group is None or group.left or any(one.group is not group for one in caches))
             and all(one.can_join for one in caches)
             and has_little_padding([one.capacity for one in caches])
             and self._may_join(caches)
         ):
             self._together = ids, 0
+            self._clock.skip()
             with suppress(Exception):  # no memory for it: they stay as they were
                 caches[0].join(caches[1:])
+
+    def _break_up(self, members: Sequence[Member]) -> None:
+        """Separates caches whose group has lost at least half of its members."""
+        for one in members:
+            group = one.target.cache.group
+            if group is not None and 2 * group.left >= group.size:
+                one.target.cache.separate()
+                self._clock.skip()
 
     def _build(
         self,
@@ -297,12 +309,11 @@ class Batch:
             results.extend(own)
         self.forwards += 1
         self.rows += sum(counts)
-        if self.forwards % FORWARDS_PER_CLEANUP == 0:
-            mx.clear_cache()
         return results
 
     def _observe(self, forward: SharedForward, waited_s: float) -> None:
-        """Learns from the time of a forward; of many like the last one, from some."""
+        """Learns from the time of a forward; of many like the last one, from some. Where several
+        groups take turns there is no such time."""
         seconds = self._clock.lap(waited_s)
         is_followed = self._latest is not forward
         shape = forward.sequences, forward.rows
@@ -321,11 +332,3 @@ def _advance(member: Member) -> Round | Exception:
         return member.advance()
     except Exception as error:
         return error
-
-
-def _break_up(members: Sequence[Member]) -> None:
-    """Separates caches that share buffers which half of their caches have left, or more."""
-    for one in members:
-        group = one.target.cache.group
-        if group is not None and 2 * group.left >= group.size:
-            one.target.cache.separate()

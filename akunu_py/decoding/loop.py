@@ -3,9 +3,9 @@
 A round sends the known token and a draft through the target in one forward, keeps the drafted
 tokens that the target agrees with, and emits one token more. A round without a draft is a plain
 decode step; such steps are pipelined as mlx-lm's are. `decode` yields the forwards that a sequence
-wants and gets what they emitted; who drives it computes them, for one sequence (`run_alone`) or for
-several together (`batch.py`). It knows neither MLX nor HTTP: it runs on a model (`target.py`) and
-on a known answer (`bench/replay.py`) alike.
+wants and gets what they emitted; `Decoding.advance` computes them for one sequence, `batch.py` for
+several together. It knows neither MLX nor HTTP: it runs on a model (`target.py`) and on a known
+answer (`bench/replay.py`) alike.
 """
 
 from collections import deque
@@ -35,7 +35,7 @@ class Forward:
 
     `step_gain` is what it gains, in steps, if a single step follows before this forward is read:
     negative if it is better to wait, minus infinity if no step may follow. `forecast` is what would
-    be drafted instead.
+    be drafted instead; its tokens may be unknown. A batch may cut the draft.
     """
 
     known: int
@@ -219,6 +219,7 @@ class Decoding(Generic[P]):
             self.forward = self._loop.send(outcome)
         except StopIteration:
             self.forward = None
+        self._handed_over = perf_counter()
         return outcome
 
     def close(self) -> None:

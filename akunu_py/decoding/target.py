@@ -23,9 +23,6 @@ from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 
-FORWARDS_PER_CLEANUP: Final = 256
-"""How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
-
 BLOCK_ROWS: Final = 3
 """`--exact`: the rows of every forward of an exact answer.
 
@@ -98,7 +95,7 @@ class SharedForward:
         timed: told when somebody has waited for it, and for how many seconds.
         guessing_s: seconds of the guesses that were made for it.
         results: what to wait for; None once somebody did.
-        seconds: what the host built and waited, divided by the sequences.
+        seconds: what the host spent building it and waiting, divided by the sequences.
     """
 
     sequences: int
@@ -191,7 +188,6 @@ class ModelTarget:
         self._limit = cache.capacity if limit is None else limit
         self._grow = grow
         self._logprobs = logprobs
-        self._forwards = 0
         self._newest_start = -1
         self._known = 0
         self._sent: list[int] = []
@@ -338,9 +334,6 @@ class ModelTarget:
         hidden = None if self.cache.head is None else self._model.take_hidden()
         pending, results = self.finish(inputs, raw, hidden)
         mx.async_eval(results)  # type: ignore[no-untyped-call]
-        self._forwards += 1
-        if self._forwards % FORWARDS_PER_CLEANUP == 0:
-            mx.clear_cache()
         pending.build_s = perf_counter() - begun
         return pending
 

@@ -37,6 +37,8 @@ CONTEXT_KEYS: Final = (
 _FALLBACK_CONTEXT: Final = 4096
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward, if nobody says how many."""
+FORWARDS_PER_CLEANUP: Final = 256
+"""How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
 REST_S: Final = 0.02
 """How long other ranks sleep between two looks for a message while there is no request: MLX keeps a
 core busy while it waits."""
@@ -327,6 +329,8 @@ class TargetModel:
 
     def _begin(self, rows_of: Callable[[mx.array], mx.array]) -> None:
         self.forwards += 1
+        if self.forwards % FORWARDS_PER_CLEANUP == 0:
+            mx.clear_cache()
         if self._watched is not None:
             self._watched.take()
             self._rows_of = rows_of

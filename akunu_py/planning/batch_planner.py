@@ -1,4 +1,4 @@
-"""BatchPlanner: what sequences draft that decode together, by what their shared forwards cost.
+"""BatchPlanner: plans the drafts of sequences that decode together, by the cost of their forwards.
 
 Each sequence plans its drafts as if it were alone. Here they are cut to what they are worth in
 company, where a row of one sequence may cost all of them more or less than it would cost it alone.
@@ -19,7 +19,7 @@ from akunu_py.round import Round
 from akunu_py.tokens import Origin
 
 CostsOf = Callable[[int], LiveCosts | None]
-"""What forwards over so many sequences cost, by their rows; None if nothing is known."""
+"""The costs of forwards over a number of sequences, by their rows; None if they are not known."""
 
 
 class Company(NamedTuple):
@@ -39,33 +39,33 @@ class BatchPlanner:
         self._rates = AcceptanceRates()
         self._pipeline_gain = PipelineGain()
         self._after_step = False  # whether nothing was drafted in the last forward
-        self._refused = 0  # so many times in a row, guesses did not pay
+        self._refused = 0  # how many times in a row guesses did not pay
 
     def learn(self, outcome: Round) -> None:
         if outcome.draft:
             self._rates.learn_draft(outcome.draft, outcome.accepted)
 
     def guesses_pay(self, chains: Sequence[Chain], company: Company) -> bool:
-        """Whether a round of all is faster with a guess of each network, which takes its time. Now
-        and then they guess anyway, to learn how often guesses are right."""
+        """Whether a round is faster if every network guesses a token, the time of the guesses
+        included. Now and then they guess anyway, to learn how often they are right."""
         table = self._table(company)
         if table is None:
             return True
-        alone = company.sequences
-        rows = 2 * alone if company.pads else alone + len(chains)
+        sequences = company.sequences
+        rows = 2 * sequences if company.pads else sequences + len(chains)
         if rows > len(table):
             return False
         gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
-        pays = (alone + gained) / (table[rows - 1] + spent) > alone / table[alone - 1]
-        # Twice, because the first time a step may be in flight.
+        plain = sequences / table[sequences - 1]
+        pays = (sequences + gained) / (table[rows - 1] + spent) > plain
+        # For two rounds: no network is asked while a step is in flight.
         self._refused = 0 if pays or self._refused > PROBE_AFTER else self._refused + 1
         return pays or self._refused >= PROBE_AFTER
 
-    def lengths(
-        self, drafts: Sequence[Draft], are_kept: Sequence[bool], company: Company
-    ) -> list[int]:
-        """How many tokens of each draft the next forward verifies: all of those that are kept."""
-        lengths, speedup = self._share(drafts, are_kept, company)
+    def lengths(self, drafts: Sequence[Draft], kept: Sequence[int], company: Company) -> list[int]:
+        """How many tokens of each draft the next forward verifies; of those that may not be cut,
+        `kept` has their length, and 0 of the others."""
+        lengths, speedup = self._share(drafts, kept, company)
         if self._after_step:
             self._note(speedup)
         self._after_step = not any(lengths)
@@ -74,24 +74,23 @@ class BatchPlanner:
     def steps_ahead(
         self,
         forecasts: Sequence[Draft],
-        are_kept: Sequence[bool],
+        kept: Sequence[int],
         company: Company,
         *,
         pipelined: bool,
-    ) -> bool:
+    ) -> bool | None:
         """Whether single steps of all should be submitted before the forward in flight is read,
-        where `forecasts` would be verified instead; not if nothing is known of costs.
+        where `forecasts` would be verified instead; None if nothing is known of costs.
 
         Args:
             pipelined: whether these were made while a step was in flight.
         """
         guessed = {Origin.HEAD, Origin.MODEL}
-        if self._costs(company.sequences) is None or any(
-            forecast and (is_kept or forecast.origin in guessed)
-            for forecast, is_kept in zip(forecasts, are_kept, strict=True)
-        ):
+        if self._table(company) is None:
+            return None
+        if any(kept) or any(one.origin in guessed for one in forecasts):
             return False
-        _, speedup = self._share(forecasts, are_kept, company)
+        _, speedup = self._share(forecasts, kept, company)
         if pipelined:
             self._note(speedup)
         return speedup <= 1.0 + MIN_SAVING and self._pipeline_gain.of_step(0.0) >= 0.0
@@ -101,20 +100,20 @@ class BatchPlanner:
         self._pipeline_gain.drafted(speedup)
 
     def _table(self, company: Company) -> list[float] | None:
-        costs = self._costs(company.sequences)
-        return None if costs is None else costs.verify_table(company.context, MAX_BATCH_ROWS)
+        if company.sequences > MAX_BATCH_ROWS or (costs := self._costs(company.sequences)) is None:
+            return None
+        return costs.verify_table(company.context, MAX_BATCH_ROWS)
 
     def _share(
-        self, drafts: Sequence[Draft], are_kept: Sequence[bool], company: Company
+        self, drafts: Sequence[Draft], kept: Sequence[int], company: Company
     ) -> tuple[list[int], float]:
         """The lengths that bring most tokens per second, and how many times as fast they are as
-        single steps of all; 0 if that is not known."""
+        single steps of all: 1 without costs, 0 if more rows are kept than costs are known for."""
         sequences, lengths = company.sequences, [len(draft) for draft in drafts]
         table = self._table(company) if any(lengths) else None
         if table is None:
             return lengths, 1.0
         probs = [self._rates.accept_probs(draft) for draft in drafts]
-        kept = [length * is_kept for length, is_kept in zip(lengths, are_kept, strict=True)]
         if company.pads:
             lengths, speed = _share_padded(probs, kept, table[sequences - 1 :: sequences])
         else:
@@ -131,8 +130,8 @@ class BatchPlanner:
 def _share_padded(
     probs: Sequence[Sequence[float]], kept: Sequence[int], seconds: Sequence[float]
 ) -> tuple[list[int], float]:
-    """What `share_rows` tells, for a forward that pads all drafts to the longest; `seconds` are
-    those with 0, 1, 2 ... tokens of each."""
+    """`share_rows` for a forward that pads all drafts to the longest; `seconds` are those with 0,
+    1, 2 ... tokens of each."""
     expected = [expected_tokens(own) for own in probs]
     most, best = max(kept), 0.0
     for length in range(most, min(len(seconds), max(map(len, expected)))):

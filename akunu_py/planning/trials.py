@@ -154,7 +154,8 @@ class Probes:
 
 
 class PipelineGain:
-    """What a single step gains by not being pipelined: a draft may follow it immediately."""
+    """What is gained by submitting a single step before the last one is read: the time that the
+    device would wait, less what drafts after that one would save."""
 
     def __init__(self) -> None:
         self._saving = self._frequency = 0.0

@@ -22,11 +22,10 @@ import mlx.core as mx
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.errors import InvalidRequestError, RankError
 from akunu_py.model.loading import LoadedNetwork
-from akunu_py.model.target_model import REST_S, TargetModel
+from akunu_py.model.target_model import FORWARDS_PER_CLEANUP, REST_S, TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.ranks.group import Ranks
 
-_FORWARDS_PER_CLEANUP: Final = 256
 _DEFAULT_START: Final = -1
 _PROBES: Final = 20
 
@@ -275,5 +274,5 @@ class Follower:
                 mx.async_eval(logits)  # type: ignore[no-untyped-call]
         self._ranks.agree(*(cache.length for cache in caches))
         self._forwards += 1
-        if operation is Operation.APPEND or self._forwards % _FORWARDS_PER_CLEANUP == 0:
+        if operation is Operation.APPEND or self._forwards % FORWARDS_PER_CLEANUP == 0:
             mx.clear_cache()

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from akunu_py.cache.batched import BatchedRows
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.batch_trial import why_not_batched
@@ -217,6 +218,19 @@ def test_those_that_are_padded_together_are_of_about_the_same_size() -> None:
     assert groups[1] is groups[3] is not groups[0] is groups[4] is not groups[2] is None
     assert not rounds_of(batch, members[2:3])[0].is_counted
     assert not members[2].takes_turns, "there is nobody else"
+
+
+def test_those_that_are_padded_are_joined_anew_when_one_leaves() -> None:
+    """Else all keys would be copied into one array in every step."""
+    model = make_model("deepseek_v3")
+    members = [member_of(model, number, capacity=128) for number in range(3)]
+    batch = Batch(model)
+    rounds_of(batch, members, 2)
+    members.pop(1).target.cache.separate()
+    rounds_of(batch, members, 2)
+    caches = [one.target.cache for one in members]
+    assert BatchedRows([1, 1], caches, pads=True).are_joined
+    assert not BatchedRows([1, 1], [*caches[:1], model.make_cache(1)], pads=True).are_joined
 
 
 def test_who_has_no_memory_to_be_padded_takes_turns() -> None:

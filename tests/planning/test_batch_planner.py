@@ -21,7 +21,12 @@ UNSURE = Draft((1, 2, 3), "copy", accept_probs=(0.3, 0.3, 0.3))
 RISING = curve(lambda size: 10.0 + 0.75 * (size - 4))  # of four sequences, 1.3 steps for two each
 FOUR = Company(4, 400, pads=False)
 PADDED = Company(4, 400, pads=True)
-NONE_KEPT = [False] * 4
+NONE_KEPT = [0] * 4
+
+
+class Unasked(HeadGuesser):
+    def __init__(self) -> None:
+        pass
 
 
 def planner_of(costs: CostCurve) -> BatchPlanner:
@@ -30,8 +35,8 @@ def planner_of(costs: CostCurve) -> BatchPlanner:
 
 
 def ahead(
-    planner: BatchPlanner, forecasts: Sequence[Draft], kept: Sequence[bool] = NONE_KEPT
-) -> bool:
+    planner: BatchPlanner, forecasts: Sequence[Draft], kept: Sequence[int] = NONE_KEPT
+) -> bool | None:
     return planner.steps_ahead(forecasts, kept, FOUR, pipelined=True)
 
 
@@ -53,19 +58,29 @@ def test_drafts_are_cut_to_what_they_are_worth_together(
 
 
 def test_what_is_kept_is_verified_whole_and_padding_to_it_is_free() -> None:
-    planner, kept = planner_of(LINEAR), [True, False, False, False]
+    planner, kept = planner_of(LINEAR), [3, 0, 0, 0]
     drafts = [UNSURE, UNSURE, NO_DRAFT, NO_DRAFT]
     assert planner.lengths(drafts, kept, FOUR) == [3, 0, 0, 0]
     assert planner.lengths(drafts, kept, PADDED) == [3, 3, 0, 0]
-    many = Company(MAX_BATCH_ROWS, 400, pads=False)
-    whole = [UNSURE] * MAX_BATCH_ROWS
-    assert planner.lengths(whole, [True] * MAX_BATCH_ROWS, many) == [3] * MAX_BATCH_ROWS
+
+
+@pytest.mark.parametrize("sequences", [MAX_BATCH_ROWS, MAX_BATCH_ROWS + 2])
+@pytest.mark.parametrize("pads", [False, True])
+def test_more_rows_than_costs_are_known_for(sequences: int, pads: bool) -> None:
+    planner, company = planner_of(FLAT), Company(sequences, 400, pads)
+    drafts, none_kept = [UNSURE] * sequences, [0] * sequences
+    assert planner.lengths(drafts, [3] * sequences, company) == [3] * sequences
+    assert set(planner.lengths(drafts, none_kept, company)) <= {0, 3}
+    chains = [Chain(Unasked(), AcceptanceRates())]
+    assert planner.guesses_pay(chains, company) is (sequences > MAX_BATCH_ROWS)
+    is_ahead = planner.steps_ahead(drafts, none_kept, company, pipelined=True)
+    assert is_ahead is (True if sequences == MAX_BATCH_ROWS else None)
 
 
 def test_without_costs_drafts_stay_as_they_are_and_nothing_is_known_of_steps() -> None:
     planner = BatchPlanner(lambda _: None)
     assert planner.lengths([UNSURE] * 4, NONE_KEPT, FOUR) == [3] * 4
-    assert not ahead(planner, [NO_DRAFT] * 4)
+    assert ahead(planner, [NO_DRAFT] * 4) is None
 
 
 def test_a_pipeline_ends_for_drafts_that_pay_in_company_and_for_no_others() -> None:
@@ -75,7 +90,7 @@ def test_a_pipeline_ends_for_drafts_that_pay_in_company_and_for_no_others() -> N
 
 def test_a_pipeline_ends_for_what_is_verified_anyway() -> None:
     planner = planner_of(LINEAR)
-    assert not ahead(planner, [SURE, NO_DRAFT, NO_DRAFT, NO_DRAFT], [True, False, False, False])
+    assert not ahead(planner, [SURE, NO_DRAFT, NO_DRAFT, NO_DRAFT], [3, 0, 0, 0])
     assert not ahead(planner, [Draft((-1,), Origin.HEAD), NO_DRAFT, NO_DRAFT, NO_DRAFT])
 
 
@@ -89,11 +104,6 @@ def test_there_is_no_pipeline_where_drafts_that_pay_often_follow_a_step() -> Non
     for _ in range(40):
         planner.lengths(nothing, NONE_KEPT, FOUR)
     assert planner.steps_ahead(nothing, NONE_KEPT, FOUR, pipelined=False)
-
-
-class Unasked(HeadGuesser):
-    def __init__(self) -> None:
-        pass
 
 
 def test_guesses_are_made_where_all_gain_by_them_and_else_now_and_then() -> None:
