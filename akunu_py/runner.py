@@ -331,6 +331,7 @@ class Runner:
         now = perf_counter()
         stats.decode_since, stats.decode_s = sequence.prefilled, now - sequence.prefilled
         stats.ttft_s = stats.ttft_s or now - sequence.began
+        stats.plain_s += len(outcome.tokens) * self._speculation.step_s(outcome.context)
         return _event(sequence, text, outcome)
 
     def _prefill(

@@ -1,0 +1,226 @@
+"""Requests for edits, and reading the answers, in one of three formats.
+
+`whole`: the text with its changes, in a fenced block. `blocks`: search/replace blocks, as aider's
+models write them. `diff`: a unified diff, whose line numbers may be wrong, as models cannot count.
+An answer is read by the format it has, whichever was asked for.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from akunu_py.errors import EditError
+
+FORMATS: Final = ("whole", "blocks", "diff")
+WHOLE, BLOCKS, DIFF = FORMATS
+
+_ASK: Final = {
+    WHOLE: "answer with the whole edited text in one fenced block.",
+    BLOCKS: "answer with search/replace blocks like this, as few and short as will do:\n"
+    "<<<<<<< SEARCH\nlines to replace, exactly as they are\n=======\nlines in their place\n"
+    ">>>>>>> REPLACE\n",
+    DIFF: "answer with a unified diff of it in one fenced block, with a line or two of context.",
+}
+_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
+_BLOCK: Final = re.compile(
+    r"^<{5,9} ?SEARCH>?[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_BEGUN: Final = re.compile(r"^<{5,9} ?SEARCH", re.MULTILINE)
+_DIFF: Final = re.compile(r"(?:--- .*\n\+\+\+ |@@ )")
+_HUNK: Final = re.compile(r"@@(?: -(\d+))?")
+_ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
+_MOST_QUOTED: Final = 200
+_LANGUAGES: Final = {
+    "py": "python", "pyi": "python", "js": "javascript", "ts": "typescript", "md": "markdown",
+    "rs": "rust", "sh": "bash", "yml": "yaml", "rb": "ruby", "h": "c", "txt": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """Lines to look for, and lines to put in their place; `near` is the number of the first, from
+    1, if the answer says it."""
+
+    search: tuple[str, ...]
+    replace: tuple[str, ...]
+    near: int | None = None
+
+
+def question(text: str, instruction: str, name: str, answer_format: str) -> str:
+    """The message that asks for an edit of a text."""
+    suffix = name.rpartition(".")[2].lower() if "." in name else ""
+    language = _LANGUAGES.get(suffix, suffix if suffix.isalnum() else "")
+    fence = _fence_for(text)
+    ask = f"Edit the text below and {_ASK[answer_format]} {instruction.strip()}"
+    return f"{ask}\n{fence}{language}\n{text}\n{fence}"
+
+
+def references(text: str, answer_format: str) -> tuple[str, ...]:
+    """What an answer may repeat beside the question: the lines of a diff have a mark each."""
+    if answer_format != DIFF:
+        return ()
+    return tuple("\n".join(mark + line for line in text.split("\n")) for mark in "- ")
+
+
+def is_complete(answer: str, text: str) -> bool:
+    """Whether an answer with one block has come to the end of that; the rest is not needed."""
+    opened = _FENCE.search(answer)
+    if opened is None or _BEGUN.search(answer) or _fence_for(text) != "```":
+        return False
+    return "\n" in answer[opened.end() + 1 + len(_block(answer, text)) :]
+
+
+def whole_lines(answer: str, text: str) -> list[str]:
+    """The lines so far of an answer with the whole text, without the last one, which may grow, and
+    what is empty at the ends; none if it has another format."""
+    if _has_changes(answer, text) or not _FENCE.search(answer):
+        return []
+    return _block(answer, text).strip("\n").split("\n")[:-1]
+
+
+def changes_in(answer: str, *, ended: bool = True) -> list[Change]:
+    """The changes of an answer with search/replace blocks or a diff; those that are complete,
+    unless it has `ended`."""
+    found: list[Change] = []
+    if _BEGUN.search(answer):
+        found = [Change(_lines(old), _lines(new)) for old, new in _BLOCK.findall(answer)]
+    else:
+        hunk: list[str] | None = None
+        near: int | None = None
+        for line in [*_block(answer, "").split("\n"), *["@@"] * ended]:
+            at = _HUNK.match(line)
+            if at or line.startswith(("--- ", "+++ ")):
+                if hunk:
+                    found.append(_change(hunk, near))
+                hunk, near = ([], int(at[1]) if at[1] else None) if at else (None, None)
+            elif hunk is not None and (not line or line[0] in " +-"):
+                hunk.append(line or " ")
+    parts = [part for change in found for part in _without_elisions(change)]
+    return [part for part in parts if part.search != part.replace]
+
+
+def read_answer(answer: str, text: str) -> str:
+    """The text that an answer makes of a text.
+
+    Raises:
+        EditError: if it makes none, or if its changes fit nowhere, or in several places.
+    """
+    if len(_BEGUN.findall(answer)) != len(_BLOCK.findall(answer)):
+        raise EditError("The answer has a search/replace block without an end.")
+    if _has_changes(answer, text):
+        changes = changes_in(answer)
+        if not changes:
+            raise EditError("The answer has no change in it.")
+        lines = text.split("\n")
+        for change in changes:
+            at, new = place_of(change, lines)
+            lines[at : at + len(change.search)] = new
+        return "\n".join(lines)
+    if _FENCE.search(answer):
+        return _block(answer, text).strip("\n")
+    said = " ".join(answer.split()) or "nothing."
+    said = said if len(said) <= _MOST_QUOTED else f"{said[:_MOST_QUOTED]} ..."
+    raise EditError(f"The model answered without an edit: {said}")
+
+
+def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
+    """Where in a text the lines of a change are, from 0, and what to put there.
+
+    Spaces at the ends of lines do not matter, nor that all are indented less or more.
+
+    Raises:
+        EditError: if they are nowhere, or in several places and the change does not tell which.
+    """
+    if not "".join(change.search).strip():
+        raise EditError("The answer adds lines without saying where.")
+    size, found = len(change.search), list[tuple[int, tuple[str, str]]]()
+    for compare in (_as_they_are, _indented):
+        found = found or [
+            (at, shift)
+            for at in range(len(lines) - size + 1)
+            if (shift := compare(lines[at : at + size], change.search)) is not None
+        ]
+    if change.near is not None:
+        found = sorted(found, key=lambda one: abs(one[0] + 1 - (change.near or 0)))[:1]
+    if len(found) == 1:
+        at, (less, more) = found[0]
+        new = [f"{more}{line.removeprefix(less)}" if line else line for line in change.replace]
+        return at, new
+    where = f"in {len(found)} places" if found else "nowhere in the text"
+    first = next(line.strip() for line in change.search if line.strip())
+    raise EditError(f"The answer replaces lines that are {where}; they begin with {first!r}.")
+
+
+def _has_changes(answer: str, text: str) -> bool:
+    """Whether an answer has search/replace blocks or a diff."""
+    opened = _FENCE.search(answer)
+    if _BEGUN.search(answer) or (opened and opened[2].strip() == "diff"):
+        return True
+    return _DIFF.match(_block(answer, "").lstrip("\n")) is not None and not _DIFF.match(text)
+
+
+def _as_they_are(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | None:
+    same = all(a.rstrip() == b.rstrip() for a, b in zip(lines, search, strict=True))
+    return ("", "") if same else None
+
+
+def _indented(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | None:
+    """The indentation that lines have less, and more, than others, if it is the same in all."""
+    shifts = set()
+    for line, wanted in zip(lines, search, strict=True):
+        if line.strip() != wanted.strip():
+            return None
+        if line.strip():
+            has, given = (it[: len(it) - len(it.lstrip())] for it in (line, wanted))
+            shifts.add((given.removesuffix(has), has.removesuffix(given)))
+    ((less, more),) = shifts if len(shifts) == 1 else ((" ", " "),)
+    return None if less and more else (less, more)
+
+
+def _without_elisions(change: Change) -> list[Change]:
+    """The changes between lines `...` that are in both halves, where these stand for any lines."""
+    old, new = _split(change.search), _split(change.replace)
+    if len(old) != len(new) or len(old) == 1:
+        return [change]
+    return [Change(*pair, change.near) for pair in zip(old, new, strict=True)]
+
+
+def _split(lines: Sequence[str]) -> list[tuple[str, ...]]:
+    pieces: list[list[str]] = [[]]
+    for line in lines:
+        if _ELIDED.fullmatch(line):
+            pieces.append([])
+        else:
+            pieces[-1].append(line)
+    return [tuple(piece) for piece in pieces]
+
+
+def _change(hunk: Sequence[str], near: int | None) -> Change:
+    while hunk and not hunk[-1].strip():  # the empty line before the next hunk is no context
+        hunk = hunk[:-1]
+    old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
+    return Change(old, new, near)
+
+
+def _fence_for(text: str) -> str:
+    """The marks of a block that can hold a text."""
+    longest = max((len(found[1]) for found in _FENCE.finditer(text)), default=2)
+    return "`" * (longest + 1)
+
+
+def _block(answer: str, text: str) -> str:
+    """What is in the first fenced block so far, or the answer itself if there is none. Where the
+    text has blocks itself, the last mark that may end it does."""
+    opened = _FENCE.search(answer)
+    if opened is None:
+        return answer
+    inside = answer[opened.end() + 1 :]
+    ends = re.compile(rf"^ {{0,3}}{opened[1]}[`~]*[ \t]*$", re.MULTILINE)
+    closed = [found.start() for found in ends.finditer(inside)] or [len(inside)]
+    return inside[: closed[0 if _fence_for(text) == "```" else -1]]
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(text.split("\n")[:-1])
