@@ -24,7 +24,7 @@ from akunu_py.cli.render import (
 from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
 from akunu_py.edits.edit import Edit, Question, Wanted
-from akunu_py.edits.growing import DiffLine, diff_of
+from akunu_py.edits.growing import diff_of
 from akunu_py.edits.text_file import TextFile, write_new
 from akunu_py.errors import BackendError, EditError, InvalidRequestError
 from akunu_py.text.chat import ChatTranscript
@@ -163,15 +163,14 @@ class _Editor:
             self._write(f"{edit.name}\n", self._palette.dim)
         for line in edit.answer(self._ask):
             if live:
-                self._show_line(line)
+                styles = {
+                    "+": self._palette.added,
+                    "-": self._palette.error,
+                    "@": self._palette.dim,
+                }
+                self._write(f"{line}\n", styles.get(line[0], ""))
         if not live and not self._settings.as_json and self._screen is sys.stdout:
             self._write(diff_of(edit.old, edit.new, edit.name))
-
-    def _show_line(self, line: DiffLine) -> None:
-        palette = self._palette
-        styles = {"+": palette.added, "-": palette.error, "@": palette.dim}
-        text = f"@@ {line.text} @@" if line.mark == "@" else line.mark + line.text
-        self._write(f"{text}\n", styles.get(line.mark, ""))
 
     def _write(self, text: str, style: str = "") -> None:
         shown = printable(text) if self._screen.isatty() else text

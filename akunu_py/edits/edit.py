@@ -3,20 +3,18 @@
 Knows no engine, no file and no screen: `ask` sends a message to a model and returns its events.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from akunu_py.edits.doubts import doubt
-from akunu_py.edits.growing import DiffLine, GrowingDiff
+from akunu_py.edits.growing import growing_diff
 from akunu_py.edits.parts import Part, function_part, lines_part, splice, windows
 from akunu_py.edits.reading import (
     WHOLE,
-    Change,
-    changes_in,
     is_complete,
-    place_of,
+    last_block,
     question,
     read_answer,
     references,
@@ -55,6 +53,16 @@ class Question:
 
 
 Ask = Callable[[Question], Generator[Event, None, None]]
+
+
+def apply_answer(name: str, old: str, answer: str, instruction: str) -> str:
+    """The text with the last code block of an answer to an instruction in its place; an `EditError`
+    says what is wrong with that, if anything is."""
+    part = Part.of(old, 0, len(old))
+    new = splice(old, [(part, part.in_place(read_answer(last_block(answer), part.text)))])
+    if why := doubt(name, old, new, instruction):
+        raise EditError(f"{why} It was not applied.")
+    return new
 
 
 class Edit:
@@ -97,39 +105,45 @@ class Edit:
         # Drafts make the whole text cheap to repeat, and every model knows how to.
         form = WHOLE if wanted.answer_format == "auto" else wanted.answer_format
 
-        def ask(part: Part) -> Question:
-            message = question(part.text, wanted.instruction, name, form)
-            tokens = count(message)
-            room = min(limit - tokens, 2 * (tokens + _GROWTH))
-            return Question(part, message, references(part.text, form), room)
+        def ask(part: Part) -> str:
+            return question(part.text, wanted.instruction, name, form)
 
         def fits(part: Part) -> bool:
-            tokens = count(ask(part).message)
-            return (2 * tokens if form == WHOLE else tokens) + _GROWTH <= limit
+            return (1 + (form == WHOLE)) * count(ask(part)) + _GROWTH <= limit
 
-        self.questions = [ask(one) for one in windows(name, old, part, wanted.instruction, fits)]
+        self.questions = []
+        for one in windows(old, part, wanted.instruction, fits):
+            tokens = count(ask(one))
+            room = min(limit - tokens, 2 * (tokens + _GROWTH))
+            self.questions.append(Question(one, ask(one), references(one.text, form), room))
 
-    def answer(self, ask: Ask) -> Iterator[DiffLine]:
+    def answer(self, ask: Ask) -> Iterator[str]:
         """Asks all questions; yields a diff as it grows, and sets `new`, `doubt` and `stats`.
 
         Raises:
             EditError: if an answer is no edit, or was cut.
         """
-        changed = []
+        changed = list[tuple[Part, str]]()
         for one in self.questions:
-            changed.append((one.part, (yield from self._answer(one, ask))))
+            old, new = one.part.in_place(one.part.text), list[str]()
+            first = self.old.count("\n", 0, one.part.start) + 1
+            yield from growing_diff(old.split("\n"), self._lines(one, ask, new), first)
+            changed.append((one.part, "\n".join(new)))
         self.new = splice(self.old, changed)
         self.doubt = doubt(self.name, self.old, self.new, self._instruction)
 
-    def _answer(self, asked: Question, ask: Ask) -> Generator[DiffLine, None, str]:
-        text, finish, stats = asked.part.text, None, Stats()
-        said, shown = "", _Shown(asked.part)
+    def _lines(self, asked: Question, ask: Ask, new: list[str]) -> Iterator[str]:
+        """The lines that an answer makes of a part, as they come; `new` gets them as well. Those of
+        search/replace blocks and diffs come at the end."""
+        part, text, said, finish, stats = asked.part, asked.part.text, "", None, Stats()
         with closing(ask(asked)) as events:
             for event in events:
                 more = "".join(piece.text[piece.thought :] for piece in event.pieces)
                 said, stats, finish = said + more, event.stats, event.finish_reason
                 if "\n" in more:
-                    yield from shown.more(whole_lines(said, text), changes_in(said, ended=False))
+                    for line in whole_lines(said, text)[len(new) :]:
+                        new.append(part.in_place(line))
+                        yield new[-1]
                     if is_complete(said, text):
                         break
         self.stats.include(stats)
@@ -138,31 +152,6 @@ class Edit:
                 f"The answer was cut after {stats.generated_tokens} tokens; allow more with "
                 "`max_tokens`, or edit a smaller part."
             )
-        new = read_answer(said, text)
-        changes = changes_in(said) if not shown.lines else []
-        yield from shown.more([] if changes else new.split("\n"), changes)
-        yield from shown.diff.end() if shown.lines else ()
-        return new
-
-
-class _Shown:
-    """What was shown of the answer about a part: as many of its `lines` or of its `changes`."""
-
-    def __init__(self, part: Part) -> None:
-        self.lines = self.changes = 0
-        self.diff = GrowingDiff(part.in_place(part.text).split("\n"), part.line)
-        self._part = part
-
-    def more(self, lines: Sequence[str], changes: Sequence[Change]) -> Iterator[DiffLine]:
-        part = self._part
-        for line in lines[self.lines :]:
-            yield from self.diff.feed(part.in_place(line))
-        self.lines = max(self.lines, len(lines))
-        for change in changes[self.changes :]:
-            at, new = place_of(change, part.text.split("\n"))
-            old = part.text.split("\n")[at : at + len(change.search)]
-            diff = GrowingDiff([part.in_place(line) for line in old], part.line + at)
-            for line in new:
-                yield from diff.feed(part.in_place(line))
-            yield from diff.end()
-        self.changes = max(self.changes, len(changes))
+        for line in read_answer(said, text).split("\n")[len(new) :]:
+            new.append(part.in_place(line))
+            yield new[-1]

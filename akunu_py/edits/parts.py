@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from textwrap import dedent
@@ -11,9 +11,10 @@ from warnings import catch_warnings, simplefilter
 
 from akunu_py.errors import EditError, InvalidRequestError
 
-_QUOTED: Final = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|'([^'\n]+)'")
-_WORD: Final = re.compile(r"\w{2,}")
 NO_PYTHON: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+_QUOTED: Final = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|'([^'\n]+)'")
+_MOST_NAMED: Final = 8
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -23,30 +24,24 @@ class Part:
 
     Attributes:
         start, end: where they are in the text, without the last line break.
-        line: the number of the first, from 1.
         indent: what all of them begin with; a model sees them without it.
         text: the lines, as a model sees them.
     """
 
     start: int
     end: int
-    line: int
     indent: str
     text: str
 
     @classmethod
     def of(cls, text: str, start: int, end: int) -> "Part":
         """The lines between two places of a text."""
-        raw = text[start:end]
-        start += len(raw) - len(raw.lstrip("\n"))
-        raw = raw.strip("\n")
+        raw = text[start:end].strip("\n")
+        start = text.index(raw, start)
         shown = dedent(raw)
-        indent = raw.removesuffix(raw.lstrip(" \t")).removesuffix(
-            shown.removesuffix(shown.lstrip(" \t"))
-        )
-        first, end = text.count("\n", 0, start) + 1, start + len(raw)
-        part = cls(start, end, first, indent, shown)
-        return part if part.in_place(shown) == raw else cls(start, end, first, "", raw)
+        indent = raw[: len(raw) - len(raw.lstrip(" \t")) - len(shown) + len(shown.lstrip(" \t"))]
+        part = cls(start, start + len(raw), indent, shown)
+        return part if part.in_place(shown) == raw else cls(start, part.end, "", raw)
 
     def in_place(self, text: str) -> str:
         """Lines like those that a model sees, as they stand in the text."""
@@ -54,10 +49,10 @@ class Part:
 
 
 def splice(text: str, changed: Iterable[tuple[Part, str]]) -> str:
-    """A text with other lines in place of some of its parts, which are in order."""
+    """A text with others in place of some of its parts, which are in order."""
     pieces, at = [], 0
     for part, lines in changed:
-        pieces += [text[at : part.start], part.in_place(lines)]
+        pieces += [text[at : part.start], lines]
         at = part.end
     return "".join([*pieces, text[at:]])
 
@@ -72,107 +67,96 @@ def parse_python(text: str) -> ast.Module:
 def definitions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, _Definition]]:
     """The functions and classes of a syntax tree, each with its name and those around it."""
     for node in ast.iter_child_nodes(tree):
+        name = inside
         if isinstance(node, _Definition):
             yield f"{inside}{node.name}", node
-            yield from definitions(node, f"{inside}{node.name}.")
-        else:
-            yield from definitions(node, inside)
+            name = f"{inside}{node.name}."
+        yield from definitions(node, name)
 
 
 def lines_part(name: str, text: str, first: int, last: int) -> Part:
     """The lines with these numbers; an `InvalidRequestError` if there are none."""
-    starts = line_starts(text)
-    most = len(starts) - text.endswith("\n")
-    if not 1 <= first <= last or first > most:
-        raise InvalidRequestError(
-            f"{name} has {most} lines, so there are no `lines` {first}:{last}."
-        )
-    return Part.of(text, starts[first - 1], [*starts, len(text)][min(last, most)])
+    starts = _line_starts(text)
+    most = len(starts) - 1
+    if not 1 <= first <= min(last, most):
+        raise InvalidRequestError(f"{name} has {most} lines; there are no `lines` {first}:{last}.")
+    return Part.of(text, starts[first - 1], starts[min(last, most)])
 
 
 def function_part(name: str, text: str, wanted: str) -> Part:
     """The function or class of this name, or of this one in a class: `Class.method`; an
     `InvalidRequestError` if there is not exactly one."""
     try:
-        tree = parse_python(text)
+        known = list(definitions(parse_python(text)))
     except NO_PYTHON:
         raise InvalidRequestError(
-            f"{name} is not valid Python, the only language in which a `function` is found by "
-            "name; name its `lines` instead."
+            f"A `function` is found in valid Python only, which {name} is not; name its `lines`."
         ) from None
-    known = list(definitions(tree))
     found = [node for one, node in known if f".{one}".endswith(f".{wanted}")]
     if len(found) != 1:
-        names = [one for one, _ in known if not found or one.endswith(wanted)]
-        listed = f"{', '.join(names[:8])}{' ...' * (len(names) > 8)}"
+        names = [one for one, _ in known if not found or one.endswith(wanted)][:_MOST_NAMED]
         raise InvalidRequestError(
-            f"{name} has {len(found) or 'no'} functions {wanted}; it has {listed or 'none'}."
+            f"{name} has {len(found) or 'no'} functions {wanted}; it has {', '.join(names)}."
         )
-    starts = line_starts(text)
-    return Part.of(text, starts[_first_line(found[0]) - 1], _end_of(found[0], starts, text))
+    starts = _line_starts(text)
+    first = min(node.lineno for node in (found[0], *found[0].decorator_list))
+    return Part.of(text, starts[first - 1], starts[found[0].end_lineno or first])
 
 
-def windows(
-    name: str, text: str, whole: Part, instruction: str, fits: Callable[[Part], bool]
-) -> list[Part]:
+def windows(text: str, whole: Part, instruction: str, fits: Callable[[Part], bool]) -> list[Part]:
     """The parts of a part that an instruction concerns: all of it if it fits a request, else
-    functions or sections with what the instruction quotes, or, if it quotes nothing of the text,
-    with its rarest word.
+    the functions or sections with what the instruction quotes, or, if it quotes nothing of the
+    text, with the word of it that the fewest of them have.
 
     Raises:
-        EditError: if it says nothing of the text, or one of them does not fit.
+        EditError: if it has no word of the text, or one of the parts does not fit.
     """
     if fits(whole):
         return [whole]
-    places = [place for place in _sections(text) if whole.start < place < whole.end]
+    places = sorted({place for place in _sections(text) if whole.start < place < whole.end})
     sections = [
-        (start, end)
-        for start, end in pairwise([whole.start, *places, whole.end])
-        if text[start:end].strip()
+        Part.of(text, start, end) for start, end in pairwise([whole.start, *places, whole.end])
     ]
-    concerned = _concerned([text[start:end] for start, end in sections], instruction)
+    quoted = [next(filter(None, found)) for found in _QUOTED.findall(instruction)]
+    known = [words for words in quoted if any(_has(one.text, words) for one in sections)]
+    if not known:
+        words = re.findall(r"\w{2,}", instruction)
+        counts = {word: sum(_has(one.text, word) for one in sections) for word in words}
+        known = sorted(filter(counts.get, counts), key=lambda word: counts[word])[:1]
     found: list[Part] = []
-    for (start, end), is_concerned in zip(sections, concerned, strict=True):
-        if not is_concerned:
+    for one in sections:
+        if not any(_has(one.text, words) for words in known):
             continue
-        part = Part.of(text, start, end)
         before = found[-1] if found else None
-        if before and not text[before.end : part.start].strip():
-            joined = Part.of(text, before.start, part.end)
+        if before and not text[before.end : one.start].strip():
+            joined = Part.of(text, before.start, one.end)
             if fits(joined):
                 found[-1] = joined
                 continue
-        if not fits(part):
-            last = part.line + part.text.count("\n")
+        if not fits(one):
+            line = text.count("\n", 0, one.start) + 1
             raise EditError(
-                f"{name} is too long for the model's context, and so are its lines "
-                f"{part.line} to {last} alone; name fewer `lines`."
+                "The model's context is too short even for the function or section from line "
+                f"{line} on; name fewer `lines`."
             )
-        found.append(part)
+        found.append(one)
     if not found:
         raise EditError(
-            f"{name} is too long for the model's context, and the instruction has no word of it; "
+            "The text is too long for the model's context, and the instruction has no word of it; "
             "name a `function` or `lines`."
         )
     return found
 
 
-def line_starts(text: str) -> list[int]:
-    """Where the lines of a text begin."""
-    return [0, *(found.end() for found in re.finditer("\n", text))]
-
-
-def _first_line(node: _Definition) -> int:
-    return min(each.lineno for each in (node, *node.decorator_list))
-
-
-def _end_of(node: ast.stmt, starts: Sequence[int], text: str) -> int:
-    return [*starts, len(text)][node.end_lineno or node.lineno]
+def _line_starts(text: str) -> list[int]:
+    """Where the lines of a text begin, and where the last one ends."""
+    starts = [0, *(found.end() for found in re.finditer("\n", text))]
+    return starts if text.endswith("\n") else [*starts, len(text)]
 
 
 def _sections(text: str) -> Iterator[int]:
     """Where functions, methods and sections begin: after the one before, with their comments."""
-    starts = line_starts(text)
+    starts = _line_starts(text)
     try:
         body = parse_python(text).body
     except NO_PYTHON:
@@ -182,25 +166,9 @@ def _sections(text: str) -> Iterator[int]:
                 yield start
         return
     for node in body:
-        if isinstance(node, ast.ClassDef):
-            yield from (_end_of(each, starts, text) for each in node.body[:-1])
-        yield _end_of(node, starts, text)
+        for each in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
+            yield starts[each.end_lineno or each.lineno]
 
 
-def _concerned(sections: Sequence[str], instruction: str) -> list[bool]:
-    quoted = [next(filter(None, found)) for found in _QUOTED.findall(instruction)]
-    everything = "\n".join(sections)
-    known = [words for words in quoted if words in everything]
-    if not known:
-        words = _WORD.findall(_QUOTED.sub(" ", instruction))
-        counts = {
-            word: count
-            for word in words
-            if (count := sum(_has(section, word) for section in sections))
-        }
-        known = [min(counts, key=lambda word: counts[word])] if counts else []
-    return [any(_has(section, words) for words in known) for section in sections]
-
-
-def _has(section: str, words: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", section) is not None
+def _has(text: str, words: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None

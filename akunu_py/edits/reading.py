@@ -72,6 +72,13 @@ def is_complete(answer: str, text: str) -> bool:
     return "\n" in answer[opened.end() + 1 + len(_block(answer, text)) :]
 
 
+def last_block(answer: str) -> str:
+    """An answer from its last fenced block on; all of it if it has search/replace blocks, or no
+    fenced one."""
+    opened = list(_FENCE.finditer(answer))[::2]
+    return answer[opened[-1].start() :] if opened and not _BEGUN.search(answer) else answer
+
+
 def whole_lines(answer: str, text: str) -> list[str]:
     """The lines so far of an answer with the whole text, without the last one, which may grow, and
     what is empty at the ends; none if it has another format."""
@@ -80,16 +87,15 @@ def whole_lines(answer: str, text: str) -> list[str]:
     return _block(answer, text).strip("\n").split("\n")[:-1]
 
 
-def changes_in(answer: str, *, ended: bool = True) -> list[Change]:
-    """The changes of an answer with search/replace blocks or a diff; those that are complete,
-    unless it has `ended`."""
+def changes_in(answer: str) -> list[Change]:
+    """The changes of an answer with search/replace blocks or a diff."""
     found: list[Change] = []
     if _BEGUN.search(answer):
         found = [Change(_lines(old), _lines(new)) for old, new in _BLOCK.findall(answer)]
     else:
         hunk: list[str] | None = None
         near: int | None = None
-        for line in [*_block(answer, "").split("\n"), *["@@"] * ended]:
+        for line in [*_block(answer, "").split("\n"), "@@"]:
             at = _HUNK.match(line)
             if at or line.startswith(("--- ", "+++ ")):
                 if hunk:
