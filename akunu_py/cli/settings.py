@@ -174,6 +174,8 @@ class EditSettings:
             raise InvalidRequestError(
                 "`output`, `lines`, `function` and standard input are for one file; name one."
             )
+        if "-" in self.files and (self.applies or self.backup):
+            raise InvalidRequestError("Standard input is not changed; omit `applies` and `backup`.")
         if self.output and (self.applies or self.checks or self.backup):
             raise InvalidRequestError(
                 "`output` changes no file; omit `applies`, `checks` and `backup`."

@@ -299,5 +299,5 @@ _ALIASES: Final = {
 }
 _KEYS: Final = (
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
-    "Ctrl-C stops an answer; Ctrl-D or `exit` leaves. In a pipe, an error ends the chat.",
+    "Ctrl-C stops an answer; Ctrl-D or `exit` leaves. In a pipe, errors end the chat.",
 )

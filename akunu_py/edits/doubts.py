@@ -37,11 +37,12 @@ def doubt(name: str, old: str, new: str, instruction: str) -> str | None:
         return "The model gave the text back unchanged."
     suffix = name.rpartition(".")[2].lower()
     language, check = _LANGUAGES.get(suffix, ("", None))
-    if check and check(old) is None and (wrong := check(new)) is not None:
+    is_valid = check is not None and check(old) is None
+    if check and is_valid and (wrong := check(new)):
         return f"With this edit, {name} is no longer valid {language} ({wrong})."
     if len(_ELISION.findall(new)) > len(_ELISION.findall(old)):
         return "The answer leaves out a part of the text, with a comment in its place."
-    if language == "Python" and (gone := _gone(old, new, instruction)):
+    if language == "Python" and is_valid and (gone := _gone(old, new, instruction)):
         which = ", ".join(gone[:3]) + " ..." * (len(gone) > 3)
         return f"The answer drops {which}, which the instruction does not mention."
     before, after = (sum(map(bool, map(str.strip, text.split("\n")))) for text in (old, new))

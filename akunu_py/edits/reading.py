@@ -28,7 +28,7 @@ _BLOCK: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _BEGUN: Final = re.compile(r"^<{5,9} ?SEARCH", re.MULTILINE)
-_DIFF: Final = re.compile(r"(?:--- .*\n\+\+\+ |@@ )")
+_DIFF: Final = re.compile(r"(?:--- .*\n\+\+\+ |@@[ \n])")
 _HUNK: Final = re.compile(r"@@(?: -(\d+))?")
 _ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
 _MOST_QUOTED: Final = 200
@@ -80,11 +80,12 @@ def last_block(answer: str) -> str:
 
 
 def whole_lines(answer: str, text: str) -> list[str]:
-    """The lines so far of an answer with the whole text, without the last one, which may grow, and
-    what is empty at the ends; none if it has another format."""
+    """The complete lines so far of an answer with the whole text, but for empty ones at its ends;
+    none if it has another format."""
     if _has_changes(answer, text) or not _FENCE.search(answer):
         return []
-    return _block(answer, text).strip("\n").split("\n")[:-1]
+    complete = _block(answer, text).rpartition("\n")[0].strip("\n")
+    return complete.split("\n") if complete else []
 
 
 def changes_in(answer: str) -> list[Change]:
@@ -180,9 +181,10 @@ def _indented(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | 
             return None
         if line.strip():
             has, given = (it[: len(it) - len(it.lstrip())] for it in (line, wanted))
-            shifts.add((given.removesuffix(has), has.removesuffix(given)))
-    ((less, more),) = shifts if len(shifts) == 1 else ((" ", " "),)
-    return None if less and more else (less, more)
+            if not (has.startswith(given) or given.startswith(has)):
+                return None
+            shifts.add((given[len(has) :], has[len(given) :]))
+    return shifts.pop() if len(shifts) == 1 else None
 
 
 def _without_elisions(change: Change) -> list[Change]:

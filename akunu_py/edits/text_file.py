@@ -90,7 +90,7 @@ class TextFile:
             lacking = error.object[error.start]
             raise EditError(
                 f"The answer has {lacking!r}, which {self.name} cannot hold: it is in "
-                f"{self.encoding.upper()}. It was left as it is."
+                f"{self.encoding.upper()}."
             ) from None
 
     def write(self, text: str, *, backup: bool = False) -> None:
@@ -104,7 +104,7 @@ class TextFile:
         try:
             mode = path.stat().st_mode
             if not mode & 0o222 or not os.access(path, os.W_OK):
-                raise EditError(f"{self.name} is read-only; it was left as it is.")
+                raise EditError(f"{self.name} is read-only.")
             if backup:
                 with replacement(copy := path.with_name(path.name + BACKUP)) as file:
                     file.write(self.content)
@@ -113,15 +113,10 @@ class TextFile:
                 file.write(content)
                 file.flush()
                 if path.read_bytes() != self.content:  # looked at last, just before it is replaced
-                    raise EditError(
-                        f"{self.name} has changed since it was read, and was left as it is; "
-                        "ask again."
-                    )
+                    raise EditError(f"{self.name} has changed since it was read; ask again.")
         except OSError as error:
             why = error.strerror or error
-            raise EditError(
-                f"{self.name} could not be written: {why}. It was left as it is."
-            ) from None
+            raise EditError(f"{self.name} could not be written: {why}.") from None
 
 
 def write_new(path: Path, content: bytes) -> None:
