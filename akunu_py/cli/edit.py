@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,11 @@ from akunu_py.cli.settings import EditSettings
 from akunu_py.edits.edit import Edit, Question, Wanted
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.text_file import TextFile, write_new
-from akunu_py.errors import BackendError, EditError, InvalidRequestError
+from akunu_py.errors import BackendError, EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.option_field import file_path
+from akunu_py.options import Options
 from akunu_py.stats import Stats
-from akunu_py.text.chat import ChatTranscript
+from akunu_py.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -60,6 +61,41 @@ def run(settings: EditSettings) -> int:
     return _NO_EDIT * any(one["why"] is not None for one in found)
 
 
+def new_edit(engine: "Engine", file: TextFile, wanted: Wanted) -> Edit:
+    """An edit of a file for an engine to answer; errors as for `Edit`."""
+    return Edit(
+        file.name,
+        file.text,
+        wanted,
+        lambda messages: len(_prompt(engine.tokenizer, messages)),
+        engine.context_limit,
+    )
+
+
+def request_for(
+    engine: "Engine", question: Question, options: Options
+) -> tuple[list[int], Options]:
+    """The prompt and the options with which an engine answers a question of an edit."""
+    tokenizer = engine.tokenizer
+    limits = options.max_tokens, None if tokenizer.reasoning else question.max_tokens
+    options = replace(
+        options,
+        max_tokens=min((limit for limit in limits if limit is not None), default=None),
+        references=question.references,
+        reasoning=tokenizer.reasoning,
+    )
+    return _prompt(tokenizer, question.messages), options
+
+
+def _prompt(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
+    try:
+        text = tokenizer.render_chat(messages, open_answer=True)
+    except UnreadableRequestError:  # some templates know no system message
+        joined = "\n\n".join(message["content"] for message in messages)
+        text = tokenizer.render_chat([{"role": "user", "content": joined}], open_answer=True)
+    return tokenizer.encode(text)
+
+
 def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
     """Measures for a few seconds what forward passes cost, if nobody knows it and the user sees
     why that takes time: only then is it known what drafts bring."""
@@ -90,15 +126,10 @@ class _Editor:
         settings, edit, stats = self._settings, None, Stats()
         new, why, written = file.text, None, False
         try:
-            edit = Edit(
-                file.name,
-                file.text,
-                Wanted(
-                    settings.instruction, settings.lines, settings.function, settings.answer_format
-                ),
-                lambda message: len(ChatTranscript(engine.tokenizer).prompt_for(message)),
-                engine.context_limit,
+            wanted = Wanted(
+                settings.instruction, settings.lines, settings.function, settings.answer_format
             )
+            edit = new_edit(engine, file, wanted)
             stats = edit.stats
             self._show(engine, edit)
             new, why = edit.new, edit.doubt
@@ -140,17 +171,8 @@ class _Editor:
             self._screen.write(diff_of(edit.old, edit.new, edit.name))
 
     def _ask(self, engine: "Engine", question: Question) -> Generator["Event", None, None]:
-        tokenizer, options = engine.tokenizer, self._settings.options
-        limits = options.max_tokens, None if tokenizer.reasoning else question.max_tokens
-        options = replace(
-            options,
-            max_tokens=min((limit for limit in limits if limit is not None), default=None),
-            references=question.references,
-            reports_progress=True,
-            reasoning=tokenizer.reasoning,
-        )
-        prompt = ChatTranscript(tokenizer).prompt_for(question.message)
-        with closing(engine.stream(prompt, options)) as events:
+        options = replace(self._settings.options, reports_progress=True)
+        with closing(engine.stream(*request_for(engine, question, options))) as events:
             for event in events:
                 if event.prompt_done is not None:
                     self._bar(event.prompt_done, event.stats.prompt_tokens)

@@ -153,7 +153,7 @@ def _edit(conversation: Conversation, rest: str) -> Reply:
         raise UnreadableWordError("the file or what to change is missing")
     conversation.edited = file = TextFile.read(_file(name))
     text = Part.of(file.text, 0, len(file.text)).text
-    return conversation.ask(question(text, instruction, name, WHOLE))
+    return conversation.ask(question(text, instruction, name, WHOLE)[-1]["content"])
 
 
 def _apply(conversation: Conversation, rest: str) -> Reply:

@@ -3,7 +3,7 @@
 Knows no engine, no file and no screen: `ask` sends a message to a model and returns its events.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +24,7 @@ from akunu_py.errors import EditError, InvalidRequestError
 from akunu_py.events import Event
 from akunu_py.round import Finish
 from akunu_py.stats import Stats
+from akunu_py.text.tokenizer import Message
 
 _GROWTH: Final = 288
 """Tokens that an answer may be longer than its text: the right ones of EditEval and HumanEvalPack
@@ -44,10 +45,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Question:
-    """A message to a model, what the answer may repeat, and how long it may be."""
+    """Messages to a model, what the answer may repeat, and how many tokens it may have."""
 
     part: Part
-    message: str
+    messages: Sequence[Message]
     references: tuple[str, ...]
     max_tokens: int
 
@@ -72,12 +73,12 @@ class Edit:
         name: of the file; its suffix tells the language.
         old: its text.
         wanted: what to do with it.
-        count: how many tokens a message has, with the template around it.
-        limit: how many tokens a message and its answer may have together.
+        count: how many tokens messages have, with the template around them.
+        limit: how many tokens messages and their answer may have together.
 
     Attributes:
-        questions: a message for each part that is to be rewritten; one unless the text is longer
-            than the context.
+        questions: one for each part that is to be rewritten: a single one unless the text is
+            longer than the context.
         new: the text with the edit, once it is answered; until then the old one.
         doubt: what is wrong with the edit, in one sentence; None if nothing is.
         stats: the sums of all answers.
@@ -88,7 +89,12 @@ class Edit:
     """
 
     def __init__(
-        self, name: str, old: str, wanted: Wanted, count: Callable[[str], int], limit: int
+        self,
+        name: str,
+        old: str,
+        wanted: Wanted,
+        count: Callable[[Sequence[Message]], int],
+        limit: int,
     ) -> None:
         self.name = name
         self.old = self.new = old
@@ -105,7 +111,7 @@ class Edit:
         # Drafts make the whole text cheap to repeat, and every model knows how to.
         form = WHOLE if wanted.answer_format == "auto" else wanted.answer_format
 
-        def ask(part: Part) -> str:
+        def ask(part: Part) -> list[Message]:
             return question(part.text, wanted.instruction, name, form)
 
         def fits(part: Part) -> bool:

@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from akunu_py.errors import EditError
+from akunu_py.text.tokenizer import Message
 
 FORMATS: Final = ("whole", "blocks", "diff")
 WHOLE, BLOCKS, DIFF = FORMATS
 
-_ASK: Final = {
-    WHOLE: "answer with the whole edited text in one fenced block.",
-    BLOCKS: "answer with search/replace blocks like this, as few and short as will do:\n"
+_ASKED: Final = {
+    WHOLE: "the whole edited text in one fenced block.",
+    BLOCKS: "search/replace blocks like this one, as few and short as will do:\n"
     "<<<<<<< SEARCH\nlines to replace, exactly as they are\n=======\nlines in their place\n"
-    ">>>>>>> REPLACE\n",
-    DIFF: "answer with a unified diff of it in one fenced block, with a line or two of context.",
+    ">>>>>>> REPLACE",
+    DIFF: "a unified diff in one fenced block, with a line or two of context.",
 }
+"""What a system message asks for. In the request itself, it made ember edit what it refuses."""
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
 _BLOCK: Final = re.compile(
     r"^<{5,9} ?SEARCH>?[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$",
@@ -48,13 +50,15 @@ class Change:
     near: int | None = None
 
 
-def question(text: str, instruction: str, name: str, answer_format: str) -> str:
-    """The message that asks for an edit of a text."""
+def question(text: str, instruction: str, name: str, answer_format: str) -> list[Message]:
+    """The messages that ask for an edit of a text: one of the system, and the user's."""
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     language = _LANGUAGES.get(suffix, suffix if suffix.isalnum() else "")
     fence = _fence_for(text)
-    ask = f"Edit the text below and {_ASK[answer_format]} {instruction.strip()}"
-    return f"{ask}\n{fence}{language}\n{text}\n{fence}"
+    return [
+        {"role": "system", "content": f"Answer a request for an edit with {_ASKED[answer_format]}"},
+        {"role": "user", "content": f"{instruction.strip()}\n{fence}{language}\n{text}\n{fence}"},
+    ]
 
 
 def references(text: str, answer_format: str) -> tuple[str, ...]:

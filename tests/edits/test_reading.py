@@ -20,7 +20,9 @@ NEW = TEXT.replace("w * h", "h * w")
 
 def test_a_question_can_be_answered_by_a_whole_text() -> None:
     for form in FORMATS:
-        asked = question(TEXT, "Swap them.", "a.py", form)
+        system, user = question(TEXT, "Swap them.", "a.py", form)
+        asked = user["content"]
+        assert system["role"] == "system"
         assert read_answer(asked[asked.index("```python") :], TEXT) == TEXT
         assert "Swap them." in asked
 
@@ -129,7 +131,7 @@ def test_lines_that_occur_twice_are_not_guessed() -> None:
 
 def test_a_text_with_fences_of_its_own() -> None:
     text = "# Title\n\n```sh\nmake\n```\n\nMore.\n\n```\nend\n```"
-    asked = question(text, "Change it.", "a.md", "whole")
+    asked = question(text, "Change it.", "a.md", "whole")[-1]["content"]
     assert asked.endswith(f"````markdown\n{text}\n````")
     for fence in ("````", "```"):
         assert read_answer(f"{fence}markdown\n{text}\n{fence}\nDone.", text) == text
