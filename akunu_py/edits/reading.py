@@ -31,7 +31,8 @@ _BLOCK: Final = re.compile(
 )
 _BEGUN: Final = re.compile(r"^<{5,9} ?SEARCH", re.MULTILINE)
 _DIFF: Final = re.compile(r"(?:--- .*\n\+\+\+ |@@[ \n])")
-_HUNK: Final = re.compile(r"@@(?: -(\d+))?")
+_FILES: Final = re.compile(r"^--- .*\n\+\+\+ .*$", re.MULTILINE)
+_HUNK: Final = re.compile(r"^@@(?: -(\d+))?.*", re.MULTILINE)
 _ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
 _MOST_QUOTED: Final = 200
 _LANGUAGES: Final = {
@@ -98,16 +99,13 @@ def changes_in(answer: str) -> list[Change]:
     if _BEGUN.search(answer):
         found = [Change(_lines(old), _lines(new)) for old, new in _BLOCK.findall(answer)]
     else:
-        hunk: list[str] | None = None
-        near: int | None = None
-        for line in [*_block(answer, "").split("\n"), "@@"]:
-            at = _HUNK.match(line)
-            if at or line.startswith(("--- ", "+++ ")):
-                if hunk:
-                    found.append(_change(hunk, near))
-                hunk, near = ([], int(at[1]) if at[1] else None) if at else (None, None)
-            elif hunk is not None and (not line or line[0] in " +-"):
-                hunk.append(line or " ")
+        diff = _FILES.sub("@@", _block(answer, ""))
+        _, *hunks = _HUNK.split(diff)  # a number and lines for each, in turns
+        for near, lines in zip(hunks[::2], hunks[1::2], strict=True):
+            hunk = [it if it[:1] in "+-" and it else f" {it.removeprefix(' ')}"
+                    for it in lines.rstrip().split("\n")[1:] if it[:1] != "\\"]  # fmt: skip
+            old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
+            found.append(Change(old, new, int(near) if near else None))
     parts = [part for change in found for part in _without_elisions(change)]
     return [part for part in parts if part.search != part.replace]
 
@@ -209,13 +207,6 @@ def _split(lines: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(piece) for piece in pieces]
 
 
-def _change(hunk: Sequence[str], near: int | None) -> Change:
-    while hunk and not hunk[-1].strip():  # the empty line before the next hunk is no context
-        hunk = hunk[:-1]
-    old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
-    return Change(old, new, near)
-
-
 def _fence_for(text: str) -> str:
     """The marks of a block that can hold a text."""
     longest = max((len(found[1]) for found in _FENCE.finditer(text)), default=2)
@@ -223,15 +214,22 @@ def _fence_for(text: str) -> str:
 
 
 def _block(answer: str, text: str) -> str:
-    """What is in the first fenced block so far, or the answer itself if there is none. Where the
-    text has blocks itself, the last mark that may end it does."""
+    """What is in the first fenced block so far, or the answer itself if there is none. Blocks in it
+    are of it; where the text has some itself, the last mark that may end it does."""
     opened = _FENCE.search(answer)
     if opened is None:
         return answer
-    inside = answer[opened.end() + 1 :]
-    ends = re.compile(rf"^ {{0,3}}{opened[1]}[`~]*[ \t]*$", re.MULTILINE)
-    closed = [found.start() for found in ends.finditer(inside)] or [len(inside)]
-    return inside[: closed[0 if _fence_for(text) == "```" else -1]]
+    inside, depth, ends = answer[opened.end() + 1 :], 0, list[int]()
+    for mark in _FENCE.finditer(inside):
+        if not mark[1].startswith(opened[1]):
+            continue
+        if mark[2].strip():
+            depth += 1
+        elif depth:
+            depth -= 1
+        else:
+            ends.append(mark.start())
+    return inside[: ends[0 if _fence_for(text) == "```" else -1]] if ends else inside
 
 
 def _lines(text: str) -> tuple[str, ...]:

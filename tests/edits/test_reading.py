@@ -98,6 +98,18 @@ def test_diffs(answer: str) -> None:
     assert read_answer(answer, TEXT) == NEW
 
 
+def test_comments_of_two_dashes_in_a_diff() -> None:
+    diff = "```diff\n--- a.sql\n+++ b.sql\n@@ -1 +1 @@\n--- old\n+-- new\n select 1\n```"
+    assert read_answer(diff, "-- old\nselect 1\n-- end") == "-- new\nselect 1\n-- end"
+
+
+def test_the_end_of_a_file_in_a_diff() -> None:
+    diff = (
+        "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n"
+    )
+    assert read_answer(diff, "a\nb") == "a\nc"
+
+
 def test_the_number_of_a_hunk_chooses_among_equal_lines() -> None:
     text = "x = 1\ny = 2\nx = 1"
     assert read_answer("@@ -3 +3 @@\n-x = 1\n+x = 3", text) == "x = 1\ny = 2\nx = 3"
@@ -136,6 +148,13 @@ def test_a_text_with_fences_of_its_own() -> None:
     for fence in ("````", "```"):
         assert read_answer(f"{fence}markdown\n{text}\n{fence}\nDone.", text) == text
     assert not is_complete(f"```markdown\n{text}\n```\n", text)
+
+
+def test_a_block_that_is_added_to_a_text() -> None:
+    new = "# Title\n\n```sh\nmake\n```\n\nMore."
+    answer = f"```markdown\n{new}\n```\nDone."
+    assert read_answer(answer, "# Title\n\nMore.") == new
+    assert not is_complete(answer[: answer.index("More.")], "# Title\n\nMore.")
 
 
 def test_a_diff_in_a_text_is_text() -> None:
