@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +18,11 @@ from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
 from akunu_py.edits.edit import Edit, Question, Wanted
 from akunu_py.edits.growing import diff_of
-from akunu_py.edits.text_file import TextFile, write_new
+from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import BackendError, EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.option_field import file_path
 from akunu_py.options import Options
+from akunu_py.package import replacement
 from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import Message, Tokenizer
 
@@ -104,10 +105,8 @@ def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
         return
     speculation.find_costs()
     if speculation.cost_curve is None:
-        try:
+        with suppress(BackendError):  # on a busy machine: then nothing is said of what drafts bring
             speculation.trust(measure_costs_with_bar(engine))
-        except BackendError as error:  # what is known of similar machines does as well
-            tell(str(error))
 
 
 class _Editor:
@@ -201,7 +200,9 @@ class _Editor:
         """Writes the new text where it belongs, if it belongs anywhere."""
         output = self._settings.output
         if output and str(output) != _PIPE:
-            write_new(output, file.encode(new))
+            output.touch()  # a new file has the usual mode
+            with replacement(Path(os.path.realpath(output))) as written:
+                written.write(file.encode(new))
         elif self._prints and not self._settings.as_json:
             self._print(file, new)
         elif self.asks or self._settings.applies:

@@ -5,6 +5,7 @@ models write them. `diff`: a unified diff, whose line numbers may be wrong, as m
 An answer is read by the format it has, whichever was asked for.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,11 +35,7 @@ _DIFF: Final = re.compile(r"(?:--- .*\n\+\+\+ |@@[ \n])")
 _FILES: Final = re.compile(r"^--- .*\n\+\+\+ .*$", re.MULTILINE)
 _HUNK: Final = re.compile(r"^@@(?: -(\d+))?.*", re.MULTILINE)
 _ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
-_MOST_QUOTED: Final = 200
-_LANGUAGES: Final = {
-    "py": "python", "pyi": "python", "js": "javascript", "ts": "typescript", "md": "markdown",
-    "rs": "rust", "sh": "bash", "yml": "yaml", "rb": "ruby", "h": "c", "txt": "",
-}  # fmt: skip
+_MOST_QUOTED: Final = 300
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,8 @@ class Change:
 
 def question(text: str, instruction: str, name: str, answer_format: str) -> list[Message]:
     """The messages that ask for an edit of a text: one of the system, and the user's."""
-    suffix = name.rpartition(".")[2].lower() if "." in name else ""
-    language = _LANGUAGES.get(suffix, suffix if suffix.isalnum() else "")
+    language = os.path.splitext(name)[1][1:].lower()
+    language = "python" if language in ("py", "pyi") else language
     fence = _fence_for(text)
     return [
         {"role": "system", "content": f"Answer a request for an edit with {_ASKED[answer_format]}"},

@@ -117,17 +117,3 @@ class TextFile:
         except OSError as error:
             why = error.strerror or error
             raise EditError(f"{self.name} could not be written: {why}.") from None
-
-
-def write_new(path: Path, content: bytes) -> None:
-    """Writes a file in one step, whether there is one or not; errors as for `TextFile.write`."""
-    try:
-        if not path.exists():
-            path.touch()  # with the mode that new files have
-        if path.is_file():
-            with replacement(Path(os.path.realpath(path))) as file:
-                file.write(content)
-        else:  # a device or a pipe
-            path.write_bytes(content)
-    except OSError as error:
-        raise EditError(f"{path} could not be written: {error.strerror or error}.") from None

@@ -120,7 +120,7 @@ def test_the_number_of_a_hunk_chooses_among_equal_lines() -> None:
     [
         ("I cannot do that.", "answered without an edit: I cannot do that."),
         ("", "answered without an edit: nothing."),
-        ("no " * 200, "without an edit: no no .* \\.\\.\\.$"),
+        ("no " * 300, "without an edit: no no .* \\.\\.\\.$"),
         (block("    return a\n", "    return b\n"), "nowhere in the text; .* 'return a'"),
         ("@@\n-    return\n+    pass\n", "nowhere in the text"),
         (block("x = 1\n", "x = 2\n"), "nowhere"),
@@ -144,7 +144,7 @@ def test_lines_that_occur_twice_are_not_guessed() -> None:
 def test_a_text_with_fences_of_its_own() -> None:
     text = "# Title\n\n```sh\nmake\n```\n\nMore.\n\n```\nend\n```"
     asked = question(text, "Change it.", "a.md", "whole")[-1]["content"]
-    assert asked.endswith(f"````markdown\n{text}\n````")
+    assert asked.endswith(f"````md\n{text}\n````")
     for fence in ("````", "```"):
         assert read_answer(f"{fence}markdown\n{text}\n{fence}\nDone.", text) == text
     assert not is_complete(f"```markdown\n{text}\n```\n", text)
