@@ -57,8 +57,8 @@ def run(settings: EditSettings) -> int:
     if settings.as_json:
         print(json.dumps({"model": engine.model.name, "files": found}))
     engine.save_prompts(closing=True)
-    if settings.checks:
-        return _WOULD_CHANGE * any(one["changed"] for one in found)
+    if settings.checks and any(one["changed"] for one in found):
+        return _WOULD_CHANGE
     return _NO_EDIT * any(one["why"] is not None for one in found)
 
 
@@ -78,10 +78,9 @@ def request_for(
 ) -> tuple[list[int], Options]:
     """The prompt and the options with which an engine answers a question of an edit."""
     tokenizer = engine.tokenizer
-    limits = options.max_tokens, None if tokenizer.reasoning else question.max_tokens
     options = replace(
         options,
-        max_tokens=min((limit for limit in limits if limit is not None), default=None),
+        max_tokens=options.max_tokens or (None if tokenizer.reasoning else question.max_tokens),
         references=question.references,
         reasoning=tokenizer.reasoning,
     )
@@ -132,6 +131,8 @@ class _Editor:
             stats = edit.stats
             self._show(engine, edit)
             new, why = edit.new, edit.doubt
+            if settings.checks and new == file.text:
+                why = None  # it is as it should be
             if self.asks and new != file.text:
                 new, why = self._agreed(edit), None
             if new != file.text and why is None and not settings.checks:
