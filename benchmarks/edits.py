@@ -25,6 +25,7 @@ from akunu_py.bench.measurement import Spread
 from akunu_py.cli.edit import new_edit, request_for
 from akunu_py.cli.loading import measure_costs_with_bar
 from akunu_py.edits.edit import Edit, Question, Wanted
+from akunu_py.edits.parts import Part, splice
 from akunu_py.edits.reading import FORMATS, WHOLE
 from akunu_py.edits.text_file import TextFile
 from akunu_py.engine import Engine
@@ -78,7 +79,8 @@ def edited(
     except EditError as error:
         edit.doubt = str(error)
     found = path.read_bytes()
-    if found != (after.rstrip("\n") + before[len(before.rstrip("\n")) :]).encode():
+    # Empty lines around the text are not the model's.
+    if found != splice(before, [(Part.of(before, 0, len(before)), after.strip("\n"))]).encode():
         if edit.doubt is None:
             ast.parse(found)  # an edit that is another one is at least an edit
         else:
@@ -94,7 +96,10 @@ def _kind(edit: Edit) -> str:
 
 
 def right_answer(before: str, after: str, form: str) -> str:
-    """The right answer, as a model would give it."""
+    """The right answer, as a model would give it that sees no common indentation."""
+    indent = Part.of(before, 0, len(before)).indent
+    before, after = ("".join(line.removeprefix(indent) for line in text.splitlines(keepends=True))
+                     for text in (before, after))  # fmt: skip
     if form == WHOLE:
         return f"```python\n{after}```"
     old, new = before.rstrip("\n").split("\n"), after.rstrip("\n").split("\n")

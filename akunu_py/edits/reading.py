@@ -100,7 +100,7 @@ def changes_in(answer: str) -> list[Change]:
         _, *hunks = _HUNK.split(diff)  # a number and lines for each, in turns
         for near, lines in zip(hunks[::2], hunks[1::2], strict=True):
             hunk = [it if it[:1] in "+-" and it else f" {it.removeprefix(' ')}"
-                    for it in lines.rstrip().split("\n")[1:] if it[:1] != "\\"]  # fmt: skip
+                    for it in lines.rstrip("\n").split("\n")[1:] if it[:1] != "\\"]  # fmt: skip
             old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
             found.append(Change(old, new, int(near) if near else None))
     parts = [part for change in found for part in _without_elisions(change)]
@@ -152,8 +152,11 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
         found = sorted(found, key=lambda one: abs(one[0] + 1 - (change.near or 0)))[:1]
     if len(found) == 1:
         at, (less, more) = found[0]
-        new = [f"{more}{line.removeprefix(less)}" if line else line for line in change.replace]
-        return at, new
+        as_before = dict(zip(change.search, lines[at : at + size], strict=True))
+        return at, [
+            as_before.get(line, f"{more}{line.removeprefix(less)}" if line else line)
+            for line in change.replace
+        ]
     where = f"in {len(found)} places" if found else "nowhere in the text"
     first = next(line.strip() for line in change.search if line.strip())
     raise EditError(f"The answer replaces lines that are {where}; they begin with {first!r}.")

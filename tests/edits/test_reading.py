@@ -98,6 +98,12 @@ def test_diffs(answer: str) -> None:
     assert read_answer(answer, TEXT) == NEW
 
 
+def test_spaces_at_the_ends_of_lines_stay() -> None:
+    text = "a \nb\nc\t\nd"
+    assert read_answer(block("a\nb\nc\n", "a\nx \nc\n"), text) == "a \nx \nc\t\nd"
+    assert read_answer("```diff\n@@\n a\n-b\n+x \n```", text) == "a \nx \nc\t\nd"
+
+
 def test_comments_of_two_dashes_in_a_diff() -> None:
     diff = "```diff\n--- a.sql\n+++ b.sql\n@@ -1 +1 @@\n--- old\n+-- new\n select 1\n```"
     assert read_answer(diff, "-- old\nselect 1\n-- end") == "-- new\nselect 1\n-- end"
