@@ -9,10 +9,12 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from akunu_py.errors import EditError
-from akunu_py.text.tokenizer import Message
+
+if TYPE_CHECKING:
+    from akunu_py.text.tokenizer import Message
 
 FORMATS: Final = ("whole", "blocks", "diff")
 WHOLE, BLOCKS, DIFF = FORMATS
@@ -48,7 +50,7 @@ class Change:
     near: int | None = None
 
 
-def question(text: str, instruction: str, name: str, answer_format: str) -> list[Message]:
+def question(text: str, instruction: str, name: str, answer_format: str) -> "list[Message]":
     """The messages that ask for an edit of a text: one of the system, and the user's."""
     language = os.path.splitext(name)[1][1:].lower()
     language = "python" if language in ("py", "pyi") else language
