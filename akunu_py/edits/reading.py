@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.errors import EditError
@@ -105,8 +106,7 @@ def changes_in(answer: str) -> list[Change]:
                     for it in lines.rstrip("\n").split("\n")[1:] if it[:1] != "\\"]  # fmt: skip
             old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
             found.append(Change(old, new, int(near) if near else None))
-    parts = [part for change in found for part in _without_elisions(change)]
-    return [part for part in parts if part.search != part.replace]
+    return found
 
 
 def read_answer(answer: str, text: str) -> str:
@@ -118,10 +118,12 @@ def read_answer(answer: str, text: str) -> str:
     if len(_BEGUN.findall(answer)) != len(_BLOCK.findall(answer)):
         raise EditError("The answer has a search/replace block without an end.")
     if _has_changes(answer, text):
-        changes = changes_in(answer)
+        lines, changes = text.split("\n"), changes_in(answer)
+        if not any(_ELIDED.fullmatch(line) for line in lines):
+            changes = [part for change in changes for part in _without_elisions(change)]
+        changes = [change for change in changes if change.search != change.replace]
         if not changes:
             raise EditError("The answer has no change in it.")
-        lines = text.split("\n")
         for change in changes:
             at, new = place_of(change, lines)
             lines[at : at + len(change.search)] = new
@@ -143,13 +145,13 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
     """
     if not "".join(change.search).strip():
         raise EditError("The answer adds lines without saying where.")
-    size, found = len(change.search), list[tuple[int, tuple[str, str]]]()
-    for compare in (_as_they_are, _indented):
-        found = found or [
-            (at, shift)
-            for at in range(len(lines) - size + 1)
-            if (shift := compare(lines[at : at + size], change.search)) is not None
-        ]
+    size = len(change.search)
+    found = [
+        (at, shift)
+        for at in range(len(lines) - size + 1)
+        if (shift := _indented(lines[at : at + size], change.search)) is not None
+    ]
+    found = [one for one in found if one[1] == ("", "")] or found
     if change.near is not None:
         found = sorted(found, key=lambda one: abs(one[0] + 1 - (change.near or 0)))[:1]
     if len(found) == 1:
@@ -172,13 +174,9 @@ def _has_changes(answer: str, text: str) -> bool:
     return _DIFF.match(_block(answer, "").lstrip("\n")) is not None and not _DIFF.match(text)
 
 
-def _as_they_are(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | None:
-    same = all(a.rstrip() == b.rstrip() for a, b in zip(lines, search, strict=True))
-    return ("", "") if same else None
-
-
 def _indented(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | None:
-    """The indentation that lines have less, and more, than others, if it is the same in all."""
+    """The indentation that lines have less, and more, than others, if it is the same in all and
+    the rest is equal."""
     shifts = set()
     for line, wanted in zip(lines, search, strict=True):
         if line.strip() != wanted.strip():
@@ -209,6 +207,7 @@ def _split(lines: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(piece) for piece in pieces]
 
 
+@lru_cache(maxsize=1)
 def _fence_for(text: str) -> str:
     """The marks of a block that can hold a text."""
     longest = max((len(found[1]) for found in _FENCE.finditer(text)), default=2)

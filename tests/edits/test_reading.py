@@ -207,3 +207,9 @@ def test_elisions_stand_for_any_lines() -> None:
         "class B:\n    def one(self):\n...\n    def two(self):\n        return 3\n",
     )
     assert read_answer(answer, text) == text.replace("A:", "B:").replace("2", "3")
+
+
+def test_what_looks_like_an_elision_and_is_in_the_text_is_text() -> None:
+    text = "class A:\n    ...\n\nclass B:\n    ..."
+    answer = block("class B:\n    ...\n", "class C:\n    ...\n")
+    assert read_answer(answer, text) == text.replace("B", "C")
