@@ -15,8 +15,8 @@ _DELETES: Final = re.compile(
     re.IGNORECASE,
 )
 _LOST_LINES, _LOST_SHARE = 8, 0.5
-"""More lines than this, and a larger share of them, are not lost unasked: of 522 right answers, those
-of EditEval and HumanEvalPack and renames in these, one loses as much, and that was to "remove"."""
+"""More lines than this, and a larger share of them, are not lost unasked: of 522 right answers, of
+EditEval, HumanEvalPack and renames in that, one loses as much, and its request was to "remove"."""
 _ELISION: Final = re.compile(
     r"^\s*(?:#|//|--|;|/\*|<!--|%)\s*(?:\.\.\.|…|\[).*\b(?:rest|exist|unchanged|same|remain|other)",
     re.IGNORECASE | re.MULTILINE,
