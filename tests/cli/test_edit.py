@@ -44,8 +44,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answer:
     return make
 
 
-class Typed(StringIO):
-    """A terminal on which something was typed."""
+class Terminal(StringIO):
+    """A terminal, on which something may have been typed."""
 
     def isatty(self) -> bool:
         return True
@@ -79,7 +79,7 @@ def test_it_asks_on_a_terminal(
     answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, expected: str
 ) -> None:
     answers(fenced(NEW))
-    monkeypatch.setattr(sys, "stdin", Typed(typed))
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
     assert main(["edit", str(path), "Rename x"]) == 0
     assert path.read_text() == expected
 
@@ -89,10 +89,22 @@ def test_the_answer_can_be_changed_in_an_editor(
 ) -> None:
     answers(fenced(NEW))
     monkeypatch.setenv("VISUAL", "sed -i s/y/z/")
-    monkeypatch.setattr(sys, "stdin", Typed("e\ny\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("e\ny\n"))
     assert main(["edit", str(path), "Rename x"]) == 0
     assert path.read_text() == OLD.replace("x", "z")
     assert "+def f(z):" in capsys.readouterr().out
+
+
+def test_a_terminal_shows_a_diff_in_colours(
+    answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(fenced(NEW.replace("pass", "pass\x1b[2J")))
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    assert main(["edit", str(path), "Rename x", "--check"]) == 1
+    lines = shown.getvalue().splitlines()
+    assert lines[1:4] == ["\x1b[2m@@ -1 +1 @@\x1b[0m", "\x1b[31m-def f(x):\x1b[0m",
+                          "\x1b[31m-    return x\x1b[0m"]  # fmt: skip
+    assert "\x1b[32m+    pass\u241b[2J\x1b[0m" in lines
 
 
 def test_without_a_terminal_it_does_not_ask(
@@ -129,7 +141,7 @@ def test_a_doubtful_edit_is_offered_with_the_doubt(
     answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers(fenced("def f(:\n"))
-    monkeypatch.setattr(sys, "stdin", Typed("y\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert main(["edit", str(path), "Rename x"]) == 0
     assert path.read_text() == "def f(:\n"
     err = capsys.readouterr().err
