@@ -95,6 +95,7 @@ ifneq ($(DATA),)
 	$(BENCH).ablation --data $(DATA)  # 7 min
 	$(BENCH).replay_drafters --data $(DATA)  # 4 min
 	$(BENCH).heads simulation --data $(DATA)  # 2 min
+	$(BENCH).edits --data $(DATA)  # 5 min
 endif
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)

@@ -66,3 +66,8 @@ class EngineClosedError(AkunuError):
 
 class SessionFileError(AkunuError):
     """A saved conversation cannot be read or written."""
+
+
+class EditError(AkunuError):
+    """The answer to a request for an edit cannot be used, or the edited file not be written; the
+    file is as it was."""

@@ -333,7 +333,7 @@ class Runner:
         now = perf_counter()
         stats.decode_since, stats.decode_s = sequence.prefilled, now - sequence.prefilled
         stats.ttft_s = stats.ttft_s or now - sequence.began
-        return _event(sequence, text, outcome)
+        return _event(sequence, text, outcome, self._speculation.step_s(outcome.context))
 
     def _prefill(
         self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float
@@ -442,8 +442,9 @@ class Runner:
         )
 
 
-def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
-    """Turns a round into text, cuts it where the text stops, and only then counts it."""
+def _event(sequence: Sequence, text: TextStream, outcome: Round, step_s: float) -> Event:
+    """Turns a round into text, cuts it where the text stops, and only then counts it. A step with
+    no draft takes `step_s`, or 0 if that is not known."""
     pieces = []
     for position, token in enumerate(outcome.tokens):
         drafted = outcome.draft.origin if position < outcome.accepted else Origin.NONE
@@ -458,5 +459,6 @@ def _event(sequence: Sequence, text: TextStream, outcome: Round) -> Event:
         if text.stop:
             outcome.finish = Finish.STOP
     sequence.stats.add(outcome)
+    sequence.stats.plain_s += step_s * len(outcome.tokens)
     sequence.stats.reasoning_tokens = text.reasoning_tokens
     return Event(outcome, tuple(pieces), copy(sequence.stats), stop=text.stop)

@@ -19,10 +19,11 @@ class Stats:
     tokens of rounds without a draft. `reasoning_tokens` are those of the reasoning that the answer
     began with, and of its marks. `replayed` counts the tokens that were computed again after a
     rollback, which `target_tokens` includes. `shared_forwards` are those of `target_forwards` that
-    another request counts, too. `queue_s` is spent in a queue, and `setup_s` after that, on
-    encoding the prompt and on what the first request of a kind measures; then the clock of the
-    others starts. `decode_since` is when decoding began, by `perf_counter`, and None before that
-    and in the sums of several requests.
+    another request counts, too. `plain_s` is what the tokens would have taken one at a time, by the
+    measured cost of a step; 0 where that was not measured. `queue_s` is spent in a queue, and
+    `setup_s` after that, on encoding the prompt and on what the first request of a kind measures;
+    then the clock of the others starts. `decode_since` is when decoding began, by `perf_counter`,
+    and None before that and in the sums of several requests.
     """
 
     prompt_tokens: int = 0
@@ -38,6 +39,7 @@ class Stats:
     corrected: int = 0
     plain: int = 0
     replayed: int = 0
+    plain_s: float = 0.0
     queue_s: float = 0.0
     setup_s: float = 0.0
     prefill_s: float = 0.0
@@ -116,6 +118,11 @@ class Stats:
     def tokens_per_s(self) -> float:
         """Decoding speed, without the prefill."""
         return self.generated_tokens / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast decoding was as without drafts; None where that is not known."""
+        return self.plain_s / self.decode_s if self.plain_s and self.decode_s else None
 
     def as_dict(self) -> dict[str, Any]:
         """The `stats` object of `generate --json`."""

@@ -33,6 +33,8 @@ PACKAGES: Final = (
 """The first five are held out by `models/training/corpus.py`; its texts have none of the others."""
 LEAST_PROSE, LEAST_LINES, MOST_BEFORE = 450, 12, 900
 """Characters of a passage, lines of a function and of a table, characters before an answer."""
+Pair = tuple[str, str, str]
+"""An instruction, a text, and the text after it was followed."""
 NEW_NAMES = ("total", "current_value", "entries", "k", "result_so_far", "item_index")
 
 
@@ -50,22 +52,36 @@ def asked(kind: str, request: str, answer: str) -> Sample:
 
 def edits(data: Path) -> Iterator[Sample]:
     """EditEval: an instruction and code, answered by edited code."""
-    for row in read_lines(data / "editeval" / "edit_eval.jsonl"):
-        request = f"{row['instruction'].strip()}\n```python\n{row['input']}\n```"
-        yield asked("edits", request, f"```python\n{row['output']}\n```")
+    yield from _samples("edits", edit_pairs(data))
 
 
 def fixes(data: Path) -> Iterator[Sample]:
     """HumanEvalPack: a function with a bug, answered by the fixed function."""
-    for row in read_lines(data / "humanevalpack" / "python.jsonl"):
-        head = row["declaration"]
-        code = f"```python\n{head}{row['buggy_solution']}```"
-        answer = f"```python\n{head}{row['canonical_solution']}```"
-        yield asked("fixes", f"Fix the bug in {row['entry_point']}.\n{code}", answer)
+    yield from _samples("fixes", fix_pairs(data))
 
 
 def renames(data: Path) -> Iterator[Sample]:
     """HumanEvalPack's functions with the name they use most renamed, by a rule of this file."""
+    yield from _samples("renames", rename_pairs(data))
+
+
+def _samples(kind: str, pairs: Iterator[Pair]) -> Iterator[Sample]:
+    for instruction, before, after in pairs:
+        yield asked(kind, f"{instruction}\n```python\n{before}```", f"```python\n{after}```")
+
+
+def edit_pairs(data: Path) -> Iterator[Pair]:
+    for row in read_lines(data / "editeval" / "edit_eval.jsonl"):
+        yield row["instruction"].strip(), f"{row['input']}\n", f"{row['output']}\n"
+
+
+def fix_pairs(data: Path) -> Iterator[Pair]:
+    for row in read_lines(data / "humanevalpack" / "python.jsonl"):
+        codes = (row["declaration"] + row[key] for key in ("buggy_solution", "canonical_solution"))
+        yield f"Fix the bug in {row['entry_point']}.", *codes
+
+
+def rename_pairs(data: Path) -> Iterator[Pair]:
     for row in read_lines(data / "humanevalpack" / "python.jsonl"):
         code = row["declaration"] + row["canonical_solution"]
         names = Counter(
@@ -77,9 +93,7 @@ def renames(data: Path) -> Iterator[Sample]:
         uses = {name: len(re.findall(rf"\b{name}\b", code)) for name in names}
         old = max(sorted(uses), key=lambda name: uses[name])
         new = NEW_NAMES[len(code) % len(NEW_NAMES)]
-        renamed = re.sub(rf"\b{old}\b", new, code)
-        request = f"Rename `{old}` to `{new}`.\n```python\n{code}```"
-        yield asked("renames", request, f"```python\n{renamed}```")
+        yield f"Rename `{old}` to `{new}`.", code, re.sub(rf"\b{old}\b", new, code)
 
 
 def fill_ins(data: Path) -> Iterator[Sample]:

@@ -28,6 +28,7 @@ LAYERS = (
     ("round",),
     ("stats",),
     ("planning", "events"),
+    ("edits",),
     ("decoding",),
     ("calibration", "sequence"),
     ("prompt_memory",),
@@ -44,6 +45,7 @@ RANKS = {part: rank for rank, row in enumerate(LAYERS) for part in row}
 WITHOUT_MLX = (
     "cache/prefix_pool.py",
     "drafting/",
+    "edits/",
     "memory/",
     "planning/",
     "bench/replay.py",

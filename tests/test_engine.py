@@ -17,6 +17,7 @@ from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.machine.backend import Backend, ModelShape
+from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.round import Finish
 from akunu_py.sequence import Sequence
 from akunu_py.stats import EngineCounters
@@ -40,6 +41,16 @@ def test_text_tokens_and_sums_belong_together(engine: Engine) -> None:
     assert stats.generated_tokens == stats.accepted + stats.bonus + stats.corrected + stats.plain
     assert stats.prompt_tokens == len(engine.tokenizer.encode(PROMPT))
     assert 0 < stats.ttft_s <= stats.prefill_s + stats.decode_s + 1e-6
+
+
+def test_what_drafts_bring_is_known_once_costs_are_measured(tiny_model_dir: Path) -> None:
+    engine = akunu_py.load(str(tiny_model_dir))
+    assert engine.generate(PROMPT, Options(max_tokens=4, drafter="none")).stats.speedup is None
+    costs = engine.speculation.find_costs()
+    engine.speculation.trust(replace(costs.curve, doubt=MEASURED))
+    stats = engine.generate(PROMPT, Options(max_tokens=20)).stats
+    assert stats.plain_s > 0
+    assert stats.speedup == stats.plain_s / stats.decode_s
 
 
 @pytest.mark.parametrize("drafter", ["none", "ngram"])

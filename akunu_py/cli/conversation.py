@@ -12,6 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
+from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.events import Event, EventStream
 from akunu_py.options import DRAFTERS, Options, Sampling
@@ -38,7 +39,8 @@ class Conversation:
 
     The worker may still be loading. `progress` is called with the prompt tokens done and in total.
     Replace `options` and `show_drafts` to change them for the next answers. `stats` has those of
-    every turn since the conversation was started or reset.
+    every turn since the conversation was started or reset. `edited` is the file that the last
+    request for an edit was about.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Conversation:
         self.messages: Sequence[Message] = system_messages(system)
         self.stats: list[Stats] = []
         self.progress = progress
+        self.edited: TextFile | None = None
         self._last: Turn | None = None
 
     @property
@@ -74,6 +77,15 @@ class Conversation:
         if self._last is not None:
             turn.transcript = self._last.transcript
         return turn
+
+    def last_answer(self) -> tuple[str, str]:
+        """The last question and its answer; an `InvalidRequestError` if there is none that the
+        model has ended."""
+        if [message["role"] for message in self.messages[-2:]] != ["user", "assistant"]:
+            raise InvalidRequestError("There is no answer yet.")
+        if self._last is not None and self._last.finish in (Finish.LENGTH, Finish.CONTEXT):
+            raise InvalidRequestError("The last answer was cut; ask again with more /max-tokens.")
+        return self.messages[-2]["content"], self.messages[-1]["content"]
 
     def keep(self, turn: "Turn") -> None:
         self.messages = [

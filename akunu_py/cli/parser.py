@@ -16,6 +16,7 @@ from akunu_py.cli.settings import (
     ChatSettings,
     CostSettings,
     DoctorSettings,
+    EditSettings,
     GenerateSettings,
     IndexSettings,
     ReplaySettings,
@@ -48,6 +49,7 @@ class Command:
 COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
     Command("generate", "one completion of a prompt", GenerateSettings),
+    Command("edit", "changes files as you say, and shows what it changes", EditSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
     Command("bench cost", "what a forward pass of M tokens costs here, and when drafting pays; "
             "saves the costs, which the engine then uses",

@@ -59,6 +59,7 @@ class Palette:
     """The escape sequence of each style; empty if the stream shows no styles."""
 
     dim: str = ""
+    added: str = ""
     drafted: Mapping[Origin, str] = field(default_factory=dict)
     error: str = ""
 
@@ -73,7 +74,7 @@ _DRAFTED: Final = {origin: "\x1b[32m" for origin in Origin if origin} | {
     Origin.MEMORY: "\x1b[34m",
 }
 _MONOCHROME: Final = Palette(drafted=dict.fromkeys(_DRAFTED, "\x1b[4m"))
-_COLOURED: Final = Palette(dim="\x1b[2m", drafted=_DRAFTED, error="\x1b[31m")
+_COLOURED: Final = Palette(dim="\x1b[2m", added="\x1b[32m", drafted=_DRAFTED, error="\x1b[31m")
 
 
 def palette_for(stream: TextIO) -> Palette:
@@ -281,7 +282,8 @@ def _start_bar(stream: TextIO, title: str, total: float, *, counts: bool) -> "Pr
 
 
 def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 0) -> str:
-    """Tokens, tokens per forward pass, acceptance, speed, and why the answer was cut, if it was.
+    """Tokens, what drafts brought or else tokens per forward pass, acceptance, speed, and why the
+    answer was cut, if it was.
 
     The token that ended the text counts as well, so plain decoding has 1.00 tokens per pass. With a
     `context_limit`, the line also says when the context is nearly full.
@@ -289,7 +291,7 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
     facts = [count(stats.generated_tokens, "token")]
     if stats.generated_tokens:
         computed = max(stats.generated_tokens, stats.accepted + stats.target_forwards)
-        facts.append(f"{computed / stats.target_forwards:.2f} tokens per pass")
+        facts.append(gain(stats) or f"{computed / stats.target_forwards:.2f} tokens per pass")
     if stats.drafted:
         facts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
     if stats.decode_s:
@@ -300,6 +302,12 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
     if finish in UNFINISHED:
         facts.append(UNFINISHED[finish])
     return " · ".join(facts)
+
+
+def gain(stats: Stats) -> str:
+    """How much faster drafts made an answer; empty if they did not, or that is not known."""
+    times = f"{stats.speedup or 0.0:.1f}"
+    return f"{times} times as fast as without drafts" if float(times) > 1 else ""
 
 
 def prompt_line(stats: Stats) -> str:

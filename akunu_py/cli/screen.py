@@ -70,7 +70,12 @@ class Screen:
 
 def read_text() -> str:
     """All of standard input, unchanged; text that is not valid UTF-8 is refused."""
-    return _decode(_standard_input().read(), "Standard input")
+    return _decode(read_bytes(), "Standard input")
+
+
+def read_bytes() -> bytes:
+    """All of standard input."""
+    return _standard_input().read()
 
 
 def read_lines() -> Iterator[str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from akunu_py.edits.reading import FORMATS
+from akunu_py.edits.text_file import BACKUP
 from akunu_py.errors import InvalidRequestError
 from akunu_py.option_field import (
     PLANNED,
@@ -16,6 +18,7 @@ from akunu_py.option_field import (
     draft_tokens,
     option,
     part,
+    whole_number,
 )
 from akunu_py.options import (
     BUNDLED_MODEL,
@@ -123,6 +126,60 @@ class ChatSettings:
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
             raise InvalidRequestError("A chat needs `max_tokens` of 1 or more, or -1 for no limit.")
+        check_xtc(self.options.sampling)
+        _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
+
+
+def _line_range(word: str) -> tuple[int, int]:
+    first, _, last = word.partition(":")
+    return whole_number(first), whole_number(last or first)
+
+
+@dataclass(frozen=True)
+class EditSettings:
+    """An edit of files."""
+
+    # fmt: off
+    files: tuple[str, ...] = option((), "what to edit; - reads standard input, and writes the "
+        "result to standard output", flag="FILE", nargs="+", required=True)
+    instruction: str = option("", "what to change, in words", flag="INSTRUCTION", required=True)
+    lines: tuple[int, int] | None = option(None, "edit these lines, and show the model no others",
+        read=_line_range, metavar="A:B")
+    function: str | None = option(None, "edit this function, method (Class.method) or class of "
+        "Python, and show the model no other code")
+    answer_format: str = option("auto", "what the model is to answer with: the whole text, "
+        "search/replace blocks or a unified diff; auto asks for the whole text, which drafts make "
+        "fast. All three are understood", flag="--format", choices=("auto", *FORMATS))
+    applies: bool = option(False, "apply the edit without asking, unless something is wrong with "
+        "it", flag="--yes", short="-y")
+    checks: bool = option(False, "write nothing; the exit code is 1 if there would be a change",
+        flag="--check")
+    backup: bool = option(False, f"keep what a file was in FILE{BACKUP}")
+    output: Path | None = option(None, "write the result to this file, and leave the other alone")
+    as_json: bool = option(False, "print one JSON object; without --yes, nothing is applied",
+        flag="--json")
+    model: ModelOptions = part(ModelOptions, _MODEL,
+        without=("prompt_cache_bytes", "prompt_cache_dir", "remembers"))
+    options: Options = part(Options, _ANSWER, without=("grammar", "stop"),
+        defaults={"max_tokens": None})
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if not self.instruction.strip():
+            raise InvalidRequestError("The `instruction` is empty; say what to change.")
+        if self.lines and self.function:
+            raise InvalidRequestError("Name `lines` or a `function`, not both.")
+        several = len(self.files) > 1
+        if several and (self.output or self.lines or self.function or "-" in self.files):
+            raise InvalidRequestError(
+                "`output`, `lines`, `function` and standard input are for one file; name one."
+            )
+        if "-" in self.files and (self.applies or self.backup):
+            raise InvalidRequestError("Standard input is not changed; omit `applies` and `backup`.")
+        if self.output and (self.applies or self.checks or self.backup):
+            raise InvalidRequestError(
+                "`output` changes no file; omit `applies`, `checks` and `backup`."
+            )
         check_xtc(self.options.sampling)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 

@@ -21,6 +21,11 @@ from akunu_py.cli.conversation import (
 from akunu_py.cli.parser import did_you_mean
 from akunu_py.cli.render import count, stats_line
 from akunu_py.cli.settings import check_xtc
+from akunu_py.edits.edit import apply_answer
+from akunu_py.edits.growing import diff_of
+from akunu_py.edits.parts import Part
+from akunu_py.edits.reading import WHOLE, question
+from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import InvalidRequestError
 from akunu_py.option_field import (
     Option,
@@ -142,6 +147,26 @@ def _retry(conversation: Conversation, _: str) -> Reply:
     return conversation.retry()
 
 
+def _edit(conversation: Conversation, rest: str) -> Reply:
+    name, _, instruction = rest.partition(" ")
+    if not instruction.strip():
+        raise UnreadableWordError("the file or what to change is missing")
+    conversation.edited = file = TextFile.read(_file(name))
+    text = Part.of(file.text, 0, len(file.text)).text
+    return conversation.ask(question(text, instruction, name, WHOLE)[-1]["content"])
+
+
+def _apply(conversation: Conversation, rest: str) -> Reply:
+    file = TextFile.read(_file(rest)) if rest else conversation.edited
+    if file is None:
+        raise InvalidRequestError("No file was named to apply it to; use /apply FILE.")
+    asked, answer = conversation.last_answer()
+    new = apply_answer(file.name, file.text, answer, asked)
+    file.write(new)
+    conversation.edited = TextFile.read(Path(file.name))
+    return f"{diff_of(file.text, new, file.name)}{file.name} is written."
+
+
 def _speculate(conversation: Conversation, rest: str) -> Reply:
     options = conversation.options
     if rest and on_or_off(rest) != options.drafts:
@@ -248,6 +273,9 @@ COMMANDS: Final = (
     SlashCommand("/help", "", "this list", _help),
     SlashCommand("/reset", "", "forget the conversation, keep the system message", _reset),
     SlashCommand("/retry", "", "answer the last question again", _retry),
+    SlashCommand("/edit", "FILE INSTRUCTION", "ask for an edit of a file", _edit, takes_file=True),
+    SlashCommand("/apply", "[FILE]", "write the last answer's code to the file", _apply,
+                 takes_file=True),
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),
@@ -271,5 +299,5 @@ _ALIASES: Final = {
 }
 _KEYS: Final = (
     "Alt-Enter, or a backslash before Enter, starts a new line; Tab completes.",
-    "Ctrl-C stops an answer; Ctrl-D or `exit` leaves. In a pipe, an error ends the chat.",
+    "Ctrl-C stops an answer; Ctrl-D or `exit` leaves. In a pipe, errors end the chat.",
 )

@@ -225,6 +225,11 @@ class SpeculationState:
                 self.cost_curve = curve
         return self._costs
 
+    def step_s(self, context: int) -> float:
+        """Seconds of a step without a draft, as measured here; 0 where that is not known."""
+        known = self._costs is not None and self.cost_curve is not None
+        return self.find_costs().decode_s(context) if known else 0.0
+
     @property
     def wants_costs(self) -> bool:
         """Whether planners use costs that should be measured while no request waits."""

@@ -11,7 +11,7 @@ from typing import cast
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
-from akunu_py.events import Event
+from akunu_py.events import Event, EventStream
 from akunu_py.options import Options, Reasoning
 from akunu_py.round import Finish, Round
 from akunu_py.sequence import Phase, Sequence
@@ -53,10 +53,21 @@ class FakeEngine:
         self.context_limit = context
         self.tokenizer = FakeTokenizer()
         self.notices = ["It is only a fake."]
+        self.speculation = SimpleNamespace(why_impossible="It is a fake.")
         self.prompts: list[str] = []
         self.options: list[Options] = []
         self._answers = list(answers)
         self._interrupts = interrupts
+
+    def stream(self, asked: str | Tokens[int], options: Options) -> Generator[Event, None, None]:
+        """Answers as an engine does on its own thread."""
+        sequence = Sequence(asked, options)
+        sequence.reader = EventStream()
+        self.encode(sequence)
+        list(sequence.reader.ready())
+        self.start(sequence)
+        assert sequence.forwards
+        yield from filter(None, sequence.forwards)
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
         pass
@@ -134,6 +145,8 @@ class FakeEngine:
             while not sequence.cancelled:
                 pass
         finish = Finish.CANCELLED if sequence.cancelled else Finish.EOS
+        if stats.generated_tokens >= (sequence.options.max_tokens or len(answer) + 1):
+            finish = Finish.LENGTH
         yield Event(Round(finish=finish), (), stats)
 
 

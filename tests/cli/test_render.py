@@ -183,6 +183,21 @@ def test_the_statistics_have_size_speculation_and_speed() -> None:
     assert line == "4 tokens · 2.00 tokens per pass · 50% of drafts accepted · 2,000 tokens/s"
 
 
+@pytest.mark.parametrize(
+    ("plain_s", "shown"),
+    [
+        (0.0042, "2.1 times as fast as without drafts"),
+        (0.00208, "2.00 tokens per pass"),
+        (0.001, "2.00 tokens per pass"),
+        (0.0, "2.00 tokens per pass"),
+    ],
+)
+def test_what_drafts_brought_is_told_if_it_is_known_and_a_gain(plain_s: float, shown: str) -> None:
+    stats = Stats(plain_s=plain_s, decode_s=0.002)
+    stats.add(Round((1, 2)))
+    assert shown in stats_line(stats)
+
+
 def test_an_end_token_counts_as_a_token_of_its_forward() -> None:
     stats = Stats()
     for tokens in [(1,), (2,), ()]:

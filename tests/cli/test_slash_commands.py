@@ -201,3 +201,55 @@ def test_options_in_words() -> None:
     assert describe_options(options) == (
         "temp 0.5 · top-p 0.9 · top-k 4 · min-p 0.1 · seed 7 · no drafts · no token limit"
     )
+
+
+def test_an_edit_of_a_file_is_applied(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.py").write_bytes(b"x = 1\r\n")
+    engine = FakeEngine("Here:\n```python\ny = 1\n```\nDone.", "```\nz = 1\n```", "No.")
+    conversation = Conversation(start(engine), Options())
+    say(conversation, f"/edit {path} rename x to y")
+    assert "rename x to y\n```python\nx = 1\n```" in engine.prompts[0]
+    assert path.read_bytes() == b"x = 1\r\n"
+    assert "-x = 1\n+y = 1\n" in say(conversation, "/apply")
+    assert path.read_bytes() == b"y = 1\r\n"
+    ask(conversation, "now to z")
+    say(conversation, "/apply")
+    assert path.read_bytes() == b"z = 1\r\n"
+    with pytest.raises(AkunuError, match=r"unchanged\. It was not applied"):
+        say(conversation, "/apply")
+    ask(conversation, "and now?")
+    with pytest.raises(AkunuError, match="answered without an edit: No"):
+        say(conversation, "/apply")
+    (other := tmp_path / "b.py").write_text("x = 1\n")
+    path.write_text("of another\n")
+    ask(conversation, "again")  # the engine says OK
+    with pytest.raises(AkunuError, match="without an edit: OK"):
+        say(conversation, f"/apply {other}")
+
+
+def test_what_cannot_be_applied_is_refused(conversation: Conversation, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="No file was named"):
+        say(conversation, "/apply")
+    with pytest.raises(InvalidRequestError, match="The file or what to change is missing"):
+        say(conversation, "/edit a.py")
+    (path := tmp_path / "a.py").write_text("x = 1\n")
+    with pytest.raises(InvalidRequestError, match="There is no answer yet"):
+        say(conversation, f"/apply {path}")
+    conversation.options = Options(max_tokens=2)
+    say(conversation, f"/edit {path} rename x")
+    with pytest.raises(InvalidRequestError, match="The last answer was cut"):
+        say(conversation, "/apply")
+
+
+def test_a_file_that_changed_since_the_edit_was_asked_for_is_left_alone(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.py").write_text("x = 1\n")
+    conversation = Conversation(start(FakeEngine("```\ny = 1\n```")), Options())
+    say(conversation, f"/edit {path} rename x to y")
+    path.write_text("of another\n")
+    with pytest.raises(AkunuError, match="has changed since it was read"):
+        say(conversation, "/apply")
+    assert path.read_text() == "of another\n"

@@ -1,0 +1,230 @@
+"""`edit`: changes files as an instruction says, shows the changes, and asks before it writes."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from akunu_py.cli.loading import load_engine, measure_costs_with_bar
+from akunu_py.cli.render import count, gain, palette_for, prefill_bar, printable, tell
+from akunu_py.cli.screen import read_bytes
+from akunu_py.cli.settings import EditSettings
+from akunu_py.edits.edit import Edit, Question, Wanted
+from akunu_py.edits.growing import diff_of
+from akunu_py.edits.text_file import TextFile
+from akunu_py.errors import BackendError, EditError, InvalidRequestError, UnreadableRequestError
+from akunu_py.option_field import file_path
+from akunu_py.options import Options
+from akunu_py.package import replacement
+from akunu_py.stats import Stats
+from akunu_py.text.tokenizer import Message, Tokenizer
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+    from akunu_py.events import Event
+
+_PIPE: Final = "-"
+_WOULD_CHANGE, _NO_EDIT = 1, 4
+
+
+def run(settings: EditSettings) -> int:
+    """Edits one file after the other; the exit code is 4 if one could not be edited, and 1 if one
+    was only checked and would change."""
+    editor = _Editor(settings)
+    if editor.asks and not (sys.stdin and sys.stdin.isatty()):
+        raise InvalidRequestError(
+            "There is no terminal to ask on whether to apply the edit: add --yes, --check or "
+            "--json."
+        )
+    files = [
+        TextFile.of("standard input", read_bytes())
+        if name == _PIPE
+        else TextFile.read(file_path(name))
+        for name in settings.files
+    ]
+    engine = load_engine(settings.model)
+    for notice in engine.notices:
+        tell(notice)
+    _measure_costs(engine, settings)
+    found = [editor.edit(engine, file) for file in files]
+    if settings.as_json:
+        print(json.dumps({"model": engine.model.name, "files": found}))
+    engine.save_prompts(closing=True)
+    if settings.checks and any(one["changed"] for one in found):
+        return _WOULD_CHANGE
+    return _NO_EDIT * any(one["why"] is not None for one in found)
+
+
+def new_edit(engine: "Engine", file: TextFile, wanted: Wanted) -> Edit:
+    """An edit of a file for an engine to answer; errors as for `Edit`."""
+    return Edit(
+        file.name,
+        file.text,
+        wanted,
+        lambda messages: len(_prompt(engine.tokenizer, messages)),
+        engine.context_limit,
+    )
+
+
+def request_for(
+    engine: "Engine", question: Question, options: Options
+) -> tuple[list[int], Options]:
+    """The prompt and the options with which an engine answers a question of an edit."""
+    tokenizer = engine.tokenizer
+    options = replace(
+        options,
+        max_tokens=options.max_tokens or (None if tokenizer.reasoning else question.max_tokens),
+        references=question.references,
+        reasoning=tokenizer.reasoning,
+    )
+    return _prompt(tokenizer, question.messages), options
+
+
+def _prompt(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
+    try:
+        text = tokenizer.render_chat(messages, open_answer=True)
+    except UnreadableRequestError:  # some templates know no system message
+        joined = "\n\n".join(message["content"] for message in messages)
+        text = tokenizer.render_chat([{"role": "user", "content": joined}], open_answer=True)
+    return tokenizer.encode(text)
+
+
+def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
+    """Measures for a few seconds what forward passes cost, if nobody knows it and the user sees
+    why that takes time: only then is it known what drafts bring."""
+    speculation = engine.speculation
+    if not settings.options.drafts or speculation.why_impossible or not sys.stderr.isatty():
+        return
+    speculation.find_costs()
+    if speculation.cost_curve is None:
+        with suppress(BackendError):  # on a busy machine: then nothing is said of what drafts bring
+            speculation.trust(measure_costs_with_bar(engine))
+
+
+class _Editor:
+    """Edits files as the settings say; `asks` tells whether it asks the user before it writes."""
+
+    def __init__(self, settings: EditSettings) -> None:
+        self._settings = settings
+        self._prints = settings.as_json or _PIPE in (*settings.files, str(settings.output))
+        self.asks = not (settings.applies or settings.checks or settings.output or self._prints)
+        self._screen = sys.stderr if self._prints else sys.stdout
+        self._bar = prefill_bar(sys.stderr)
+
+    def edit(self, engine: "Engine", file: TextFile) -> dict[str, Any]:
+        """Edits a file; returns what `--json` prints of that. `why` is what is wrong, if that has
+        left the file as it was."""
+        settings, edit, stats = self._settings, None, Stats()
+        new, why, written = file.text, None, False
+        try:
+            wanted = Wanted(
+                settings.instruction, settings.lines, settings.function, settings.answer_format
+            )
+            edit = new_edit(engine, file, wanted)
+            stats = edit.stats
+            self._show(engine, edit)
+            new, why = edit.new, edit.doubt
+            if settings.checks and new == file.text:
+                why = None  # it is as it should be
+            if self.asks and new != file.text:
+                new, why = self._agreed(edit), None
+            if new != file.text and why is None and not settings.checks:
+                written = self._write(file, new)
+        except EditError as error:
+            why = str(error)
+        finally:
+            self._bar.close()
+        if why:
+            tell(f"{why} {file.name} was left as it is.")
+        if self._prints and not (settings.as_json or settings.checks or written):
+            self._print(file, file.text)
+        facts = count(stats.generated_tokens, "token"), f"{stats.prefill_s + stats.decode_s:.1f} s"
+        tell(" · ".join(filter(None, (*facts, gain(stats)))))
+        return {
+            "file": file.name,
+            "changed": new != file.text,
+            "written": written,
+            "why": why,
+            "diff": diff_of(file.text, new, file.name),
+            "speedup": stats.speedup,
+            "stats": stats.as_dict(),
+        }
+
+    def _show(self, engine: "Engine", edit: Edit) -> None:
+        """Asks the model; shows the diff as it grows on a terminal, else when it is complete."""
+        palette, live = palette_for(self._screen), self._screen.isatty()
+        styles = {"+": palette.added, "-": palette.error, "@": palette.dim}
+        if live:
+            print(palette.paint(palette.dim, printable(edit.name)), file=self._screen)
+        for line in edit.answer(lambda question: self._ask(engine, question)):
+            if live:
+                shown = palette.paint(styles.get(line[0], ""), printable(line))
+                print(shown, file=self._screen, flush=True)
+        if not live and not self._prints:
+            self._screen.write(diff_of(edit.old, edit.new, edit.name))
+
+    def _ask(self, engine: "Engine", question: Question) -> Generator["Event", None, None]:
+        options = replace(self._settings.options, reports_progress=True)
+        with closing(engine.stream(*request_for(engine, question, options))) as events:
+            for event in events:
+                if event.prompt_done is not None:
+                    self._bar(event.prompt_done, event.stats.prompt_tokens)
+                    continue
+                self._bar.close()
+                yield event
+
+    def _agreed(self, edit: Edit) -> str:
+        """The text that the user wants: the new one, perhaps changed in an editor, or the old."""
+        new, doubt = edit.new, edit.doubt
+        while True:
+            if doubt:
+                tell(doubt)
+            print(f"apply{' anyway' * bool(doubt)}? [y/n/e] ", end="", file=sys.stderr, flush=True)
+            said = sys.stdin.readline()
+            word = said.strip().lower()
+            if word in ("y", "yes"):
+                return new
+            if not said or word in ("n", "no"):
+                return edit.old
+            if word == "e":
+                new, doubt = _in_editor(edit.name, new), None
+                print(diff_of(edit.old, new, edit.name), end="")
+
+    def _write(self, file: TextFile, new: str) -> bool:
+        """Writes the new text where it belongs, if it belongs anywhere."""
+        output = self._settings.output
+        if output and str(output) != _PIPE:
+            output.touch()  # a new file has the usual mode
+            with replacement(Path(os.path.realpath(output))) as written:
+                written.write(file.encode(new))
+        elif self._prints and not self._settings.as_json:
+            self._print(file, new)
+        elif self.asks or self._settings.applies:
+            file.write(new, backup=self._settings.backup)
+        else:
+            return False
+        return True
+
+    def _print(self, file: TextFile, text: str) -> None:
+        sys.stdout.buffer.write(file.encode(text))
+        sys.stdout.flush()
+
+
+def _in_editor(name: str, text: str) -> str:
+    """A text after the user has changed it."""
+    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / Path(name).name
+        path.write_text(text, encoding="utf-8", newline="")
+        try:
+            subprocess.run([*shlex.split(command), str(path)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            tell(f"{command} failed: {error}.")
+        return TextFile.read(path).text

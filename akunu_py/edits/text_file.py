@@ -1,0 +1,119 @@
+"""TextFile: the text of a file, and the file with another text in it.
+
+A model sees text with `\\n` as line ends. Line ends, encoding, byte order mark and mode of the file
+stay as they are, and links lead to the same file. A file is replaced in one step or not at all.
+"""
+
+import codecs
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Final, Self
+
+from akunu_py.errors import EditError, InvalidRequestError
+from akunu_py.package import open_file, replacement
+
+BACKUP: Final = ".bak"
+"""How the names of copies of files end."""
+
+_LINE_END: Final = re.compile(r"\r?\n")
+_MARKS: Final = {
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file as it was read.
+
+    Attributes:
+        name: of the file, for sentences; its path.
+        content: its bytes, `mark` among them, the byte order mark.
+        encoding: that of the bytes after the mark; Latin-1 if they are not UTF-8, which can hold
+            any bytes.
+        text: what they spell, with `\\n` as line ends.
+    """
+
+    name: str
+    content: bytes
+    mark: bytes
+    encoding: str
+    text: str
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a file; an `InvalidRequestError` says why it holds no text."""
+        try:
+            with open_file(Path(os.path.realpath(path)), own=False) as file:
+                return cls.of(str(path), file.read())
+        except OSError as error:
+            why = error.strerror or error
+            raise InvalidRequestError(f"{path} cannot be read: {why}.") from None
+
+    @classmethod
+    def of(cls, name: str, content: bytes) -> Self:
+        """The text in some bytes; refuses as `read`."""
+        mark = next((mark for mark in _MARKS if content.startswith(mark)), b"")
+        encoding, coded = _MARKS.get(mark, "utf-8"), content[len(mark) :]
+        try:
+            text = coded.decode(encoding)
+        except UnicodeDecodeError:
+            encoding, text = "latin-1", coded.decode("latin-1")
+        if "\0" in text:
+            raise InvalidRequestError(f"{name} is not a text file.")
+        return cls(name, content, mark, encoding, _LINE_END.sub("\n", text))
+
+    def encode(self, text: str) -> bytes:
+        """The bytes of the file with another text; an `EditError` if its encoding lacks a
+        character.
+
+        Of files with different line ends, unchanged lines keep theirs.
+        """
+        ends = _LINE_END.findall(self.content[len(self.mark) :].decode(self.encoding))
+        usual = Counter(ends).most_common(1)[0][0] if ends else "\n"
+        lines = text.split("\n")
+        kept = [usual] * len(lines)
+        if len(set(ends)) > 1:
+            before = self.text.split("\n")
+            for i, j, size in SequenceMatcher(None, before, lines, False).get_matching_blocks():
+                kept[j : j + size] = [*ends, usual][i : i + size]
+        kept[-1] = ""
+        try:
+            joined = "".join(line + end for line, end in zip(lines, kept, strict=True))
+            return self.mark + joined.encode(self.encoding)
+        except UnicodeEncodeError as error:
+            lacking = error.object[error.start]
+            raise EditError(
+                f"The answer has {lacking!r}, which {self.name} cannot hold: it is in "
+                f"{self.encoding.upper()}."
+            ) from None
+
+    def write(self, text: str, *, backup: bool = False) -> None:
+        """Replaces the file, if nobody else has changed it; with `backup`, a file beside it, whose
+        name ends in `BACKUP`, gets what it had.
+
+        Raises:
+            EditError: if that is impossible; the file is as it was.
+        """
+        content, path = self.encode(text), Path(os.path.realpath(self.name))
+        try:
+            mode = path.stat().st_mode
+            if not mode & 0o222 or not os.access(path, os.W_OK):
+                raise EditError(f"{self.name} is read-only.")
+            if backup:
+                with replacement(copy := path.with_name(path.name + BACKUP)) as file:
+                    file.write(self.content)
+                os.chmod(copy, mode & 0o777)
+            with replacement(path) as file:
+                file.write(content)
+                file.flush()
+                if path.read_bytes() != self.content:  # looked at last, just before it is replaced
+                    raise EditError(f"{self.name} has changed since it was read; ask again.")
+        except OSError as error:
+            why = error.strerror or error
+            raise EditError(f"{self.name} could not be written: {why}.") from None

@@ -1,0 +1,115 @@
+"""Parts of a text, found by number, by function, and by what an instruction concerns."""
+
+import textwrap
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from akunu_py.edits.parts import Part, function_part, lines_part, splice, windows
+from akunu_py.errors import EditError, InvalidRequestError
+
+TEXT = textwrap.dedent("""\
+    import os
+
+    LIMIT = 3
+
+
+    def area(w, h):
+        return w * h
+
+
+    class Box:
+        size = 1
+
+        # How much fits in.
+        @property
+        def volume(self):
+            return area(1, 2)
+
+        def area(self):
+            return "area"
+
+
+    def last():
+        return LIMIT
+    """)
+
+
+@given(st.text(alphabet=" \t\nab", min_size=1))
+def test_a_part_goes_back_where_it_was(text: str) -> None:
+    part = Part.of(text, 0, len(text))
+    assert splice(text, [(part, part.in_place(part.text))]) == text
+    assert part.text == part.text.strip("\n")
+
+
+def test_a_method_is_shown_without_its_indentation() -> None:
+    part = function_part("a.py", TEXT, "volume")
+    assert part.text == "@property\ndef volume(self):\n    return area(1, 2)"
+    changed = part.in_place(part.text.replace("area(1, 2)", "2\n\n# end"))
+    assert splice(TEXT, [(part, changed)]) == TEXT.replace("area(1, 2)", "2\n\n    # end")
+
+
+def test_functions_by_name() -> None:
+    assert function_part("a.py", TEXT, "Box.area").text.endswith('return "area"')
+    assert function_part("a.py", TEXT, "Box").text.startswith("class Box:\n    size")
+    with pytest.raises(InvalidRequestError, match=r"2 functions area; it has area, Box\.area"):
+        function_part("a.py", TEXT, "area")
+    with pytest.raises(InvalidRequestError, match="no functions no; it has area, Box, "):
+        function_part("a.py", TEXT, "no")
+    with pytest.raises(InvalidRequestError, match=r"which a\.js is not; name its `lines`"):
+        function_part("a.js", "function f() {}", "f")
+
+
+def test_lines_by_number() -> None:
+    assert lines_part("a.py", TEXT, 6, 7).text == "def area(w, h):\n    return w * h"
+    assert lines_part("a.py", TEXT, 23, 99).text == "return LIMIT"
+    assert lines_part("a.py", "a\nb", 2, 2).text == "b"
+    for first, last in ((0, 1), (3, 2), (99, 100)):
+        with pytest.raises(InvalidRequestError, match="there are no `lines`"):
+            lines_part("a.py", TEXT, first, last)
+
+
+def shorter_than(limit: int) -> Callable[[Part], bool]:
+    return lambda part: len(part.text) < limit
+
+
+def test_a_text_that_fits_is_one_window() -> None:
+    whole = Part.of(TEXT, 0, len(TEXT))
+    assert windows(TEXT, whole, "Anything", shorter_than(1000)) == [whole]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "found"),
+    [
+        ("Rename `LIMIT` to `MOST`", ["LIMIT = 3", "def last"]),
+        ("Make last faster", ["def last"]),
+        ("Rename the function volume", ["# How much"]),
+        ('Say "area" louder', ["def area", "# How much"]),
+    ],
+)
+def test_longer_ones_have_windows_where_the_instruction_concerns_them(
+    instruction: str, found: list[str]
+) -> None:
+    whole = Part.of(TEXT, 0, len(TEXT))
+    parts = windows(TEXT, whole, instruction, shorter_than(130))
+    assert [part.text.lstrip()[: len(start)] for part, start in zip(parts, found, strict=True)] == (
+        found
+    )
+    again = [(part, part.in_place(part.text)) for part in parts]
+    assert splice(TEXT, again) == TEXT
+
+
+def test_sections_of_prose_begin_at_headings() -> None:
+    text = "# One\nfirst part\n## Two\nsecond\n\nThree third\nis here\n"
+    parts = windows(text, Part.of(text, 0, len(text)), "change second", shorter_than(20))
+    assert [part.text for part in parts] == ["## Two\nsecond"]
+
+
+def test_an_instruction_about_nothing_and_a_part_that_is_too_long() -> None:
+    whole = Part.of(TEXT, 0, len(TEXT))
+    with pytest.raises(EditError, match="has no word of it; name a `function` or `lines`"):
+        windows(TEXT, whole, "Do better", shorter_than(130))
+    with pytest.raises(EditError, match="function or section from line 22 on"):
+        windows(TEXT, whole, "Rename `last`", shorter_than(10))

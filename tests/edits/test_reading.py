@@ -1,0 +1,215 @@
+"""Answers in three formats, of the shapes that models give them."""
+
+import textwrap
+
+import pytest
+
+from akunu_py.edits.reading import (
+    FORMATS,
+    is_complete,
+    last_block,
+    question,
+    read_answer,
+    whole_lines,
+)
+from akunu_py.errors import EditError
+
+TEXT = "def area(w, h):\n    return w * h\n\n\ndef main():\n    print(area(2, 3))\n    return 0"
+NEW = TEXT.replace("w * h", "h * w")
+
+
+def test_a_question_can_be_answered_by_a_whole_text() -> None:
+    for form in FORMATS:
+        system, user = question(TEXT, "Swap them.", "a.py", form)
+        asked = user["content"]
+        assert system["role"] == "system"
+        assert read_answer(asked[asked.index("```python") :], TEXT) == TEXT
+        assert "Swap them." in asked
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```python\n{NEW}\n```",
+        f"Sure! Here it is:\n\n```python\n{NEW}\n```\nI swapped `w` and `h`.",
+        f"```\n\n{NEW}\n\n\n```",
+        f"~~~py\n{NEW}\n~~~",
+        f"````python\n{NEW}\n````\n",
+        f"```python\n{NEW}",
+    ],
+)
+def test_a_whole_text(answer: str) -> None:
+    assert read_answer(answer, TEXT) == NEW
+
+
+def block(search: str, replace: str, marks: int = 7) -> str:
+    left, middle, right = ("<" * marks, "=" * marks, ">" * marks)
+    return f"{left} SEARCH\n{search}{middle}\n{replace}{right} REPLACE\n"
+
+
+SWAP = block("    return w * h\n", "    return h * w\n")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SWAP,
+        f"Here are the changes:\n\na.py\n```python\n{SWAP}```\n\nThat is all.",
+        f"```python\na.py\n{SWAP}```",
+        SWAP.replace("\n", "   \n", 1),
+        block("    return w * h\n", "    return h * w\n", marks=5),
+        block("    return w * h\n", "    return h * w\n", marks=9),
+        block("return w * h\n", "return h * w\n"),
+        block("        return w * h\n", "        return h * w\n"),
+        block("    return w * h  \n", "    return h * w\n"),
+        block("def area(w, h):\n    return w * h\n", "def area(w, h):\n    return h * w\n"),
+        SWAP + block("    return 0\n", "    return\n") + block("    return\n", "    return 0\n"),
+    ],
+)
+def test_search_and_replace_blocks(answer: str) -> None:
+    assert read_answer(answer, TEXT) == NEW
+
+
+def test_a_block_may_delete_and_add_lines() -> None:
+    answer = block("def main():\n    print(area(2, 3))\n", "def main() -> int:\n    # Begin.\n\n")
+    expected = TEXT.replace("main():\n    print(area(2, 3))", "main() -> int:\n    # Begin.\n")
+    assert read_answer(answer, TEXT) == expected
+    assert read_answer(block("\n\ndef main():\n", "def main():\n"), TEXT) == TEXT.replace(
+        "\n\n\ndef", "\ndef"
+    )
+
+
+DIFF = " def area(w, h):\n-    return w * h\n+    return h * w\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"```diff\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n{DIFF}```",
+        f"```diff\n--- a.py\n+++ a.py\n@@ ... @@\n{DIFF}```",
+        f"```diff\n@@ -40,2 +40,2 @@\n{DIFF}```\nDone.",
+        f"--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n{DIFF}",
+        f"```\n--- a.py\n+++ a.py\n@@\n{DIFF}\n```",
+        f"```diff\n@@ -1 +1 @@\n{DIFF} \n\n@@ -6 +6 @@\n-    return 0\n+    return 1\n"
+        "@@ @@\n-    return 1\n+    return 0\n```",
+    ],
+)
+def test_diffs(answer: str) -> None:
+    assert read_answer(answer, TEXT) == NEW
+
+
+def test_spaces_at_the_ends_of_lines_stay() -> None:
+    text = "a \nb\nc\t\nd"
+    assert read_answer(block("a\nb\nc\n", "a\nx \nc\n"), text) == "a \nx \nc\t\nd"
+    assert read_answer("```diff\n@@\n a\n-b\n+x \n```", text) == "a \nx \nc\t\nd"
+
+
+def test_comments_of_two_dashes_in_a_diff() -> None:
+    diff = "```diff\n--- a.sql\n+++ b.sql\n@@ -1 +1 @@\n--- old\n+-- new\n select 1\n```"
+    assert read_answer(diff, "-- old\nselect 1\n-- end") == "-- new\nselect 1\n-- end"
+
+
+def test_the_end_of_a_file_in_a_diff() -> None:
+    diff = (
+        "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n\\ No newline at end of file\n"
+    )
+    assert read_answer(diff, "a\nb") == "a\nc"
+
+
+def test_the_number_of_a_hunk_chooses_among_equal_lines() -> None:
+    text = "x = 1\ny = 2\nx = 1"
+    assert read_answer("@@ -3 +3 @@\n-x = 1\n+x = 3", text) == "x = 1\ny = 2\nx = 3"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ("I cannot do that.", "answered without an edit: I cannot do that."),
+        ("", "answered without an edit: nothing."),
+        ("no " * 300, "without an edit: no no .* \\.\\.\\.$"),
+        (block("    return a\n", "    return b\n"), "nowhere in the text; .* 'return a'"),
+        ("@@\n-    return\n+    pass\n", "nowhere in the text"),
+        (block("x = 1\n", "x = 2\n"), "nowhere"),
+        (SWAP.rpartition(">>>>>>>")[0], "without an end"),
+        (SWAP + "<<<<<<< SEARCH\n    return 0\n", "without an end"),
+        (block("", "import os\n"), "adds lines without saying where"),
+        (block("    return 0\n", "    return 0\n"), "no change in it"),
+        ("```diff\n```", "no change in it"),
+    ],
+)
+def test_what_cannot_be_applied_says_why(answer: str, sentence: str) -> None:
+    with pytest.raises(EditError, match=sentence):
+        read_answer(answer, TEXT)
+
+
+def test_lines_that_occur_twice_are_not_guessed() -> None:
+    with pytest.raises(EditError, match="in 2 places"):
+        read_answer(block("x = 1\n", "x = 2\n"), "x = 1\ny = 2\nx = 1")
+
+
+def test_a_text_with_fences_of_its_own() -> None:
+    text = "# Title\n\n```sh\nmake\n```\n\nMore.\n\n```\nend\n```"
+    asked = question(text, "Change it.", "a.md", "whole")[-1]["content"]
+    assert asked.endswith(f"````md\n{text}\n````")
+    for fence in ("````", "```"):
+        assert read_answer(f"{fence}markdown\n{text}\n{fence}\nDone.", text) == text
+    assert not is_complete(f"```markdown\n{text}\n```\n", text)
+
+
+def test_a_block_that_is_added_to_a_text() -> None:
+    new = "# Title\n\n```sh\nmake\n```\n\nMore."
+    answer = f"```markdown\n{new}\n```\nDone."
+    assert read_answer(answer, "# Title\n\nMore.") == new
+    assert not is_complete(answer[: answer.index("More.")], "# Title\n\nMore.")
+
+
+def test_a_diff_in_a_text_is_text() -> None:
+    text = "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y"
+    assert read_answer(f"```\n{text}z\n```", text) == f"{text}z"
+
+
+def test_an_answer_is_complete_where_its_block_ends() -> None:
+    answer = f"Here:\n```python\n{NEW}\n```\nI have"
+    ends = [end for end in range(len(answer)) if is_complete(answer[:end], TEXT)]
+    assert ends[0] == answer.index("I have")
+    assert not is_complete(f"```\n{SWAP}```\nand", TEXT)
+
+
+def test_lines_come_as_they_are_complete() -> None:
+    answer = f"Here:\n```python\n\n{NEW}\n\n```\nDone."
+    lines = NEW.split("\n")
+    shown: list[str] = []
+    for end in range(len(answer)):
+        now = whole_lines(answer[:end], TEXT)
+        assert now[: len(shown)] == shown
+        shown = now
+    assert shown == lines[: len(shown)]
+    assert len(shown) >= len(lines) - 1
+    assert whole_lines(f"```diff\n@@\n{DIFF}", TEXT) == []
+
+
+def test_the_last_block_of_several() -> None:
+    answer = f"Not this:\n```python\nx\n```\nbut\n```python\n{NEW}\n```\nDone."
+    assert read_answer(last_block(answer), TEXT) == NEW
+    assert last_block(f"```\n{SWAP}```") == f"```\n{SWAP}```"
+
+
+def test_elisions_stand_for_any_lines() -> None:
+    text = textwrap.dedent("""\
+        class A:
+            def one(self):
+                return 1
+
+            def two(self):
+                return 2""")
+    answer = block(
+        "class A:\n    def one(self):\n...\n    def two(self):\n        return 2\n",
+        "class B:\n    def one(self):\n...\n    def two(self):\n        return 3\n",
+    )
+    assert read_answer(answer, text) == text.replace("A:", "B:").replace("2", "3")
+
+
+def test_what_looks_like_an_elision_and_is_in_the_text_is_text() -> None:
+    text = "class A:\n    ...\n\nclass B:\n    ..."
+    answer = block("class B:\n    ...\n", "class C:\n    ...\n")
+    assert read_answer(answer, text) == text.replace("B", "C")
