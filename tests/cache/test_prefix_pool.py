@@ -219,6 +219,26 @@ def test_caches_are_joined_only_if_there_is_memory_for_the_padding(model: Target
     assert pool.may_join(caches), "they are"
 
 
+def test_who_leaves_joined_caches_leaves_their_buffers_whole_to_the_others(
+    model: TargetModel,
+) -> None:
+    pool = make_pool(model, memory := int(4.5 * model.cache_bytes(GROWTH)))
+    slots = [pool.take(run(100 * number, 2), 2)[0] for number in range(4)]
+    for slot in slots:
+        model.prefill([1], slot.cache)
+    first, second, third, other = (slot.cache for slot in slots)
+    assert pool.may_join([first, second, third])
+    first.join([second, third])
+    assert not pool.has_room(GROWTH + 1, slots[0])
+    assert not pool.may_join([first, second, other]), "the third one would keep all three"
+    pool.memory = 2 * memory
+    assert pool.has_room(GROWTH + 1, slots[0])
+    assert pool.may_join([first, second, other])
+    pool.grow(slots[0], GROWTH + 1)
+    first.join([second, other])
+    assert sum(slot.cache.nbytes for slot in slots) <= pool.memory
+
+
 def test_a_prefix_is_not_kept_besides_its_copy_if_busy_slots_leave_no_memory(
     model: TargetModel,
 ) -> None:

@@ -36,10 +36,10 @@ class Repeating(Drafter):
     """Proposes the same draft each time."""
 
     def __init__(self, draft: Draft) -> None:
-        self._draft = draft
+        self.draft = draft
 
     def propose(self, limit: int) -> Draft:
-        return self._draft.cut(min(limit, len(self._draft)))
+        return self.draft.cut(min(limit, len(self.draft)))
 
 
 class Told(Planner):
@@ -63,16 +63,17 @@ class Told(Planner):
 def member_of(
     model: TargetModel,
     number: int = 0,
-    draft: Draft = NO_DRAFT,
+    draft: Draft | Drafter = NO_DRAFT,
     gain: float = -1.0,
     capacity: int = 128,
 ) -> Member:
-    """A greedy sequence that drafts the same each time."""
+    """A greedy sequence; one that is given a draft drafts that each time."""
     prompt = prompt_of(number)
     held = model.make_cache(capacity)
     model.prefill(prompt[:-1], held)
     target = ModelTarget(model, held, Sampler(Sampling()), 8)
-    session = DraftSession(Repeating(draft), Told(gain), num_draft_tokens=8)
+    drafter = Repeating(draft) if isinstance(draft, Draft) else draft
+    session = DraftSession(drafter, Told(gain), num_draft_tokens=8)
     return Member(target, session, prompt[-1], Limits(100, frozenset()))
 
 

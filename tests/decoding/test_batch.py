@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
+from time import sleep
 from typing import Any
 from weakref import ref
 
@@ -16,6 +17,7 @@ from akunu_py.cache.batched import BatchedRows
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.batch_trial import why_not_batched
+from akunu_py.decoding.target import PendingForward
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
@@ -27,7 +29,7 @@ from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.round import Round
 from tests.architectures import make_model
-from tests.decoding.company import SMALLEST, joining, member_of, prompt_of, rounds_of
+from tests.decoding.company import SMALLEST, Repeating, joining, member_of, prompt_of, rounds_of
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
 
@@ -161,6 +163,82 @@ def test_steps_are_submitted_ahead_if_all_gain_by_them_together(model: TargetMod
             assert [one.tokens for one in own] == [
                 rounds_of(alone, again)[0].tokens for _ in range(3)
             ]
+
+
+def test_a_draft_that_pays_ends_the_pipeline_of_those_that_gain_by_it(model: TargetModel) -> None:
+    batch = Batch(model, partial(known, LiveCosts(FLAT, MAX_BATCH_ROWS)))
+    copies = Repeating(NO_DRAFT)
+    members = [
+        member_of(model, 0, copies, gain=0.2),
+        *(member_of(model, number, gain=0.2) for number in (1, 2)),
+    ]
+    assert rounds_of(batch, members, 3)[0].pipelined
+    copies.draft = replace(GUESS, accept_probs=(0.95, 0.95, 0.95))
+    rounds_of(batch, members, 2)
+    assert rounds_of(batch, members)[0].drafted == 3
+
+
+class Noting(LiveCosts):
+    """Notes the longest time that it is told."""
+
+    longest_s = 0.0
+
+    def observe(self, tokens: int, seconds: float, context: int) -> None:
+        self.longest_s = max(self.longest_s, seconds)
+
+
+@pytest.mark.parametrize("moves", ["join", "separate"])
+def test_no_forward_is_charged_for_what_moves_caches(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch, moves: str
+) -> None:
+    moved, move = [0], getattr(KVCache, moves)
+
+    def slow(*caches: Any) -> None:
+        moved[0] += 1
+        sleep(0.5)
+        move(*caches)
+
+    costs = Noting(FLAT, MAX_BATCH_ROWS)
+    batch = Batch(model, partial(known, costs))
+    members = [member_of(model, number) for number in range(4)]
+    monkeypatch.setattr("akunu_py.decoding.batch._OBSERVE_EVERY", 1)
+    monkeypatch.setattr(KVCache, moves, slow)
+    with joining(after=1):
+        rounds_of(batch, members, 4)
+        for one in members[2:]:
+            one.target.cache.separate()
+        rounds_of(batch, members[:2], 6)
+    assert moved[0] > 2 * (moves == "separate")
+    assert 0.0 < costs.longest_s < 0.5
+
+
+def test_no_forward_is_charged_for_a_newcomers_own(
+    model: TargetModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = Noting(FLAT, MAX_BATCH_ROWS)
+    batch = Batch(model, partial(known, costs))
+    members = [member_of(model, number) for number in range(3)]
+    monkeypatch.setattr("akunu_py.decoding.batch._OBSERVE_EVERY", 1)
+    rounds_of(batch, members[:2], 4)
+    read = members[2].target.read
+
+    def slow(pending: PendingForward) -> Round:
+        if pending.shared is None:
+            sleep(0.5)
+        return read(pending)
+
+    members[2].target.read = slow  # type: ignore[method-assign]
+    rounds_of(batch, members, 4)
+    assert 0.0 < costs.longest_s < 0.5
+
+
+def test_a_pause_of_the_caller_is_no_time_of_who_is_left_alone(model: TargetModel) -> None:
+    batch, members = Batch(model), [member_of(model, number) for number in (1, 2)]
+    rounds_of(batch, members, 3)
+    for _ in range(2):
+        sleep(0.2)
+        (alone,) = rounds_of(batch, members[:1])
+        assert alone.seconds is None or alone.seconds < 0.2
 
 
 def test_a_step_ahead_that_nobody_reads_keeps_no_cache(model: TargetModel) -> None:
