@@ -118,6 +118,8 @@ class KVCache:
             nbytes = nbytes * group.size // (group.size - group.left)
         nbytes += sum(array.nbytes for array in arrays_of([vars(part) for part in self._states]))
         nbytes += 0 if self.head is None else self.head.pairs.nbytes
+        if self._mark is not None and self._mark.length < self.length:
+            nbytes += self._mark.nbytes
         return nbytes + sum(checkpoint.nbytes for checkpoint in self.checkpoints)
 
     def estimate(self, capacity: int) -> float:

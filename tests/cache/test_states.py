@@ -123,3 +123,14 @@ def test_masked_forwards_are_not_recorded() -> None:
     with record(recording):
         gated_delta_update(*inputs.values(), mx.zeros(2), mx.zeros(2), None, mx.ones((1, 3)) > 0)
     assert recording.recurrences == []
+
+
+def test_a_mark_is_counted_once_the_cache_has_gone_on() -> None:
+    model = make_model("qwen3_5")
+    cache = model.make_cache(16)
+    model.prefill([1, 2, 3], cache)
+    before = cache.nbytes
+    cache.mark()
+    assert cache.nbytes == before, "they are the states that it has anyway"
+    mx.eval(model.forward(mx.array([4, 5]), cache))
+    assert cache.nbytes == before + cache.checkpoint().nbytes
