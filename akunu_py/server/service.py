@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_EVENTS_AT_ONCE: Final = 256
+"""After this many, the event loop does other work: a millisecond or two."""
 _SHUTTING_DOWN: Final = "The server is shutting down."
 
 
@@ -244,8 +246,12 @@ class Service:
         cancels the jobs."""
         completions = [Completion(self.engine.model.name) for _ in jobs]
         async with aclosing(self.stream(jobs, end_only=True)) as events:
+            taken = 0
             async for index, event in events:
                 completions[index].add(event)
+                taken += 1
+                if taken % _EVENTS_AT_ONCE == 0:  # all of a long answer are there when it ends
+                    await asyncio.sleep(0)
         return completions
 
     def stop(self) -> None:

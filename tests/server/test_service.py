@@ -3,20 +3,24 @@
 With many clients, a third of which disconnect, the others get answers and nothing leaks.
 """
 
+import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import akunu_py
-from akunu_py.events import EventStream
+from akunu_py.events import Completion, Event, EventStream
 from akunu_py.options import MAX_SLOTS, Grammar, Options
+from akunu_py.round import Round
 from akunu_py.server import wire
-from akunu_py.server.service import Job
+from akunu_py.server.service import Job, Service
 from akunu_py.server.settings import ServerSettings
+from akunu_py.stats import Stats
 from tests.server.live import HeldEngine, LiveServer, serve
 from tests.server.load import Load
 
@@ -44,6 +48,32 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()
     assert held.counters.requests - before == 1
+
+
+def test_a_long_answer_that_ends_lets_other_work_in_between() -> None:
+    count, turns = 5_000, 0
+
+    async def stream(_: Any, *, end_only: bool) -> AsyncIterator[tuple[int, Event]]:
+        assert end_only
+        for _ in range(count):
+            yield 0, Event(Round((1,)), (), Stats())
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def ask() -> Completion:
+        other = asyncio.create_task(other_work())
+        service = SimpleNamespace(engine=engine, stream=stream)
+        (completion,) = await Service.complete(cast(Service, service), cast(Any, [None]))
+        other.cancel()
+        return completion
+
+    engine = SimpleNamespace(model=SimpleNamespace(name="a model"))
+    assert len(asyncio.run(ask()).token_ids) == count
+    assert turns >= count // 500
 
 
 def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -> None:
