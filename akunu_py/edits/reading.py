@@ -34,6 +34,7 @@ _BLOCK: Final = re.compile(
 _MIDDLE: Final = re.compile(r"={5,9}[ \t]*")
 _BEGUN: Final = re.compile(r"^<{5,9} ?SEARCH", re.MULTILINE)
 _DIFF: Final = re.compile(r"\n*(?:--- .*\n\+\+\+ |@@[ \n]|diff --git )")
+_LABEL: Final = re.compile(r"\s*(?:diff|patch)\b")
 _FILES: Final = re.compile(r"^--- .*\n\+\+\+ .*$", re.MULTILINE)
 _HUNK: Final = re.compile(r"^@@(?: -(\d+))?.*", re.MULTILINE)
 _ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
@@ -71,19 +72,21 @@ def references(text: str, answer_format: str) -> tuple[str, ...]:
 
 
 def last_block(answer: str, text: str) -> str:
-    """An answer from its last fenced block on; all of it if it has search/replace blocks or no
-    fenced one, or if it is unclear where one begins: marks in the text, or languages that differ.
-    """
-    blocks, inside = list[re.Match[str]](), list[str]()
+    """An answer from its last fenced block on; all of it if that is unclear: if the text has marks
+    of blocks, or the last one is shorter than others or of another language."""
+    opened, depth = list[re.Match[str]](), 0
+    sizes = list[int]()
     for mark in _FENCE.finditer(answer):
-        if not inside:
-            blocks.append(mark)
-        if not inside or (mark[1].startswith(inside[0]) and mark[2].strip()):
-            inside.append(mark[1])
-        elif mark[1].startswith(inside[0]):
-            inside.pop()
-    is_clear = len({mark[2].strip() for mark in blocks}) == 1 and not _FENCE.search(text)
-    return answer[blocks[-1].start() :] if is_clear and not _BEGUN.search(answer) else answer
+        if not depth:
+            opened.append(mark)
+            depth = 1
+        elif mark[1].startswith(opened[-1][1]):
+            depth += -1 if _ends(mark, opened[-1]) else 1
+            sizes += [] if depth else [mark.start() - opened[-1].end()]
+    is_clear = not depth and len({mark[2].strip() for mark in opened}) == 1
+    if not is_clear or max(sizes) > sizes[-1] or _FENCE.search(text) or _BEGUN.search(answer):
+        return answer
+    return answer[opened[-1].start() :]
 
 
 def whole_lines(answer: Iterable[str]) -> Iterator[str]:
@@ -97,7 +100,8 @@ def whole_lines(answer: Iterable[str]) -> Iterator[str]:
             continue
         if mark and mark[1].startswith(opened[1]):
             depth += 1 if mark[2].strip() else -1
-        if depth < 0 or _BEGUN.match(line) or _is_diff(opened, "\n".join([*waiting[:2], line])):
+        begun = "\n".join([*waiting[:2], line])
+        if depth < 0 or _BEGUN.match(line) or _LABEL.match(opened[2]) or _DIFF.match(begun):
             return
         if not (line or waiting):
             continue
@@ -187,12 +191,11 @@ def _has_changes(answer: str, text: str) -> bool:
     if _BEGUN.search(answer) and not _BEGUN.search(text):
         return True
     opened = _FENCE.search(answer)
-    is_diff = _DIFF.match(answer) or (opened and _is_diff(opened, answer[opened.end() + 1 :]))
-    return bool(is_diff) and not _DIFF.match(text)
-
-
-def _is_diff(opened: re.Match[str], inside: str) -> bool:
-    return opened[2].strip() in ("diff", "patch") or _DIFF.match(inside) is not None
+    if _DIFF.match(text):
+        return False
+    if _DIFF.match(answer) or (opened and _DIFF.match(answer, opened.end() + 1)):
+        return True
+    return bool(opened and _LABEL.match(opened[2]) and not _HUNK.search(text))
 
 
 def _changed(text: str, changes: Iterable[Change]) -> str:
@@ -208,10 +211,10 @@ def _changed(text: str, changes: Iterable[Change]) -> str:
         after = 0
         for piece in [change] if has_elisions else _without_elisions(change):
             at, new = place_of(replace(piece, near=1 if after else near), lines[after:])
-            margin = _margin(piece.search[0])
-            if after and any(it.strip() and _margin(it) < margin for it in lines[after:][:at]):
-                raise EditError("The answer elides the end of a function or section with `...`.")
             at += after
+            elided = lines[after:at] if after else []
+            if any(it.strip() and _margin(it) < _margin(lines[at]) for it in elided):
+                raise EditError("The answer elides the end of a function or section with `...`.")
             lines[at : at + len(piece.search)] = new
             after = at + len(new)
     return "\n".join(lines)

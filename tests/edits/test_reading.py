@@ -185,6 +185,7 @@ def test_the_last_block_of_several() -> None:
     ("answer", "text"),
     [
         (f"```python\n{NEW}\n```\nUse it:\n```sh\npython a.py\n```", TEXT),
+        (f"```python\n{NEW}\n```\nUse it:\n```python\narea(1, 2)\n```", TEXT),
         ("```md\n# A\nb\n```\nmake\n```\nc\n```", "# A\nb\nc"),
         ("```\n# A\n```\nmake\n```\nc\n\n```\nx\n```\n```", "# A\n```\nmake\n```\nc"),
     ],
@@ -253,7 +254,8 @@ def test_a_text_that_is_like_an_answer_is_read_as_a_whole_only() -> None:
     with pytest.raises(EditError, match="ask for the `whole`"):
         read_answer(f"```\n{SWAP}```", text)
     diff = "diff --git a b\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y"
-    assert read_answer(f"```diff\n{diff}z\n```", diff) == f"{diff}z"
+    for whole in (diff, f"From: me\n\n{diff}"):
+        assert read_answer(f"```diff\n{whole}z\n```", whole) == f"{whole}z"
 
 
 def test_the_middle_of_a_block_is_where_its_first_half_is_in_the_text() -> None:
