@@ -103,6 +103,8 @@ def whole_lines(answer: Iterable[str]) -> Iterator[str]:
         begun = "\n".join([*waiting[:2], line])
         if depth < 0 or _BEGUN.match(line) or _LABEL.match(opened[2]) or _DIFF.match(begun):
             return
+        if _margin(opened[0]):
+            return
         if not (line or waiting):
             continue
         waiting.append(line)
@@ -172,8 +174,9 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
         if (shift := _indented(lines[at : at + size], change.search)) is not None
     ]
     found = [one for one in found if one[1] == ("", "")] or found
-    if change.near is not None:
-        found = sorted(found, key=lambda one: abs(one[0] + 1 - (change.near or 0)))[:1]
+    if (near := change.near) is not None:
+        nearest = min((abs(at + 1 - near) for at, _ in found), default=0)
+        found = [one for one in found if abs(one[0] + 1 - near) == nearest]
     if len(found) == 1:
         at, (less, more) = found[0]
         as_before = dict(zip(change.search, lines[at : at + size], strict=True))
@@ -290,7 +293,9 @@ def _block(answer: str, marks: Sequence[re.Match[str]], own: Sequence[str] = ())
             break
     if depth:
         raise EditError("The answer has several code blocks, or marks in one that may end it.")
-    return answer[opened.end() + 1 : inside[-1].start()]
+    block = answer[opened.end() + 1 : inside[-1].start()]
+    indent = _margin(opened[0])  # as a block in a list has
+    return re.sub(rf"^ {{1,{indent}}}", "", block, flags=re.MULTILINE) if indent else block
 
 
 def _ends(mark: re.Match[str], opened: re.Match[str]) -> bool:

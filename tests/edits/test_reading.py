@@ -33,6 +33,7 @@ def test_a_question_can_be_answered_by_a_whole_text() -> None:
         f"Sure! Here it is:\n\n```python\n{NEW}\n```\nI swapped `w` and `h`.",
         f"```\n\n{NEW}\n\n\n```",
         f"~~~py\n{NEW}\n~~~",
+        f"1. Here it is:\n   ```python\n{textwrap.indent(NEW, '   ')}\n   ```\n",
         f"````python\n{NEW}\n````\n",
         f"```python\n{NEW}\n```\n".replace("\n", "\r\n"),
     ],
@@ -143,6 +144,8 @@ def test_what_cannot_be_applied_says_why(answer: str, sentence: str) -> None:
 
 def test_lines_that_occur_twice_are_not_guessed() -> None:
     with pytest.raises(EditError, match="in 2 places"):
+        read_answer("@@ -2 +2 @@\n-x = 1\n+x = 2", "x = 1\ny = 2\nx = 1")
+    with pytest.raises(EditError, match="in 2 places"):
         read_answer(block("x = 1\n", "x = 2\n"), "x = 1\ny = 2\nx = 1")
 
 
@@ -171,7 +174,12 @@ def test_lines_come_as_they_are_complete() -> None:
     # A line waits for the next one, as it may be the name of a file or begin a diff.
     for count, expected in ((3, 0), (4, 0), (5, 1), (8, 4)):
         assert len(list(whole_lines(answer[:count]))) == expected
-    for other in (f"```diff\n@@\n{DIFF}", f"```\n--- a\n+++ b\n@@\n{DIFF}", f"```\na.py\n{SWAP}"):
+    for other in (
+        f"```diff\n@@\n{DIFF}",
+        f"```\n--- a\n+++ b\n@@\n{DIFF}",
+        f"```\na.py\n{SWAP}",
+        "  ```\n  a\n  b\n  c",
+    ):
         assert list(whole_lines(other.split("\n"))) == []
 
 
