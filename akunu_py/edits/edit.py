@@ -3,6 +3,7 @@
 Knows no engine, no file and no screen: `ask` sends a message to a model and returns its events.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from akunu_py.edits.growing import growing_diff
 from akunu_py.edits.parts import Part, function_part, lines_part, splice, windows
 from akunu_py.edits.reading import (
     WHOLE,
-    is_complete,
     last_block,
     question,
     read_answer,
@@ -60,7 +60,9 @@ def apply_answer(name: str, old: str, answer: str, instruction: str) -> str:
     """The text with the last code block of an answer to an instruction in its place; an `EditError`
     says what is wrong with that, if anything is."""
     part = Part.of(old, 0, len(old))
-    new = splice(old, [(part, part.in_place(read_answer(last_block(answer), part.text)))])
+    new = splice(
+        old, [(part, part.answered(read_answer(last_block(answer, part.text), part.text)))]
+    )
     if why := doubt(name, old, new, instruction):
         raise EditError(f"{why} It was not applied.")
     return new
@@ -141,23 +143,34 @@ class Edit:
     def _lines(self, asked: Question, ask: Ask, new: list[str]) -> Iterator[str]:
         """The lines that an answer makes of a part, as they come; `new` gets them as well. Those of
         search/replace blocks and diffs come at the end."""
-        part, text, said, finish, stats = asked.part, asked.part.text, "", None, Stats()
-        with closing(ask(asked)) as events:
+        part, said, finish, stats = asked.part, list[str](), None, Stats()
+
+        def lines(events: Iterator[Event]) -> Iterator[str]:
+            nonlocal finish, stats
+            rest = ""
             for event in events:
-                more = "".join(piece.text[piece.thought :] for piece in event.pieces)
-                said, stats, finish = said + more, event.stats, event.finish_reason
-                if "\n" in more:
-                    for line in whole_lines(said, text)[len(new) :]:
-                        new.append(part.in_place(line))
-                        yield new[-1]
-                    if is_complete(said, text):
-                        break
+                said.append("".join(piece.text[piece.thought :] for piece in event.pieces))
+                stats, finish = event.stats, event.finish_reason
+                *complete, rest = (rest + said[-1]).split("\n")
+                yield from (line.removesuffix("\r") for line in complete)
+
+        with closing(ask(asked)) as events:
+            answer = lines(events)
+            for line in whole_lines(answer):
+                if not new and part.indent and line.startswith(part.indent):
+                    break  # whether it is indented twice is known at the end
+                new.append(part.in_place(line))
+                yield new[-1]
+            deque(answer, maxlen=0)
         self.stats.include(stats)
         if finish in _CUT:
             raise EditError(
                 f"The answer was cut after {stats.generated_tokens} tokens; allow more with "
                 "`max_tokens`, or edit a smaller part."
             )
-        for line in read_answer(said, text).split("\n")[len(new) :]:
-            new.append(part.in_place(line))
-            yield new[-1]
+        read = part.answered(read_answer("".join(said), part.text)).split("\n")
+        if read[: len(new)] != new:
+            raise EditError("The answer is in more than one format.")
+        for line in read[len(new) :]:
+            new.append(line)
+            yield line

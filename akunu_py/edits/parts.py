@@ -47,6 +47,12 @@ class Part:
         """Lines like those that a model sees, as they stand in the text."""
         return "\n".join(self.indent + line if line else "" for line in text.split("\n"))
 
+    def answered(self, text: str) -> str:
+        """Lines of an answer, as they stand in the text; they may have its indentation already."""
+        lines = [line for line in text.split("\n") if line.strip()]
+        is_placed = all(line.startswith(self.indent) for line in lines)
+        return text if is_placed else self.in_place(text)
+
 
 def splice(text: str, changed: Iterable[tuple[Part, str]]) -> str:
     """A text with others in place of some of its parts, which are in order."""
@@ -87,12 +93,16 @@ def function_part(name: str, text: str, wanted: str) -> Part:
     """The function or class of this name, or of this one in a class: `Class.method`; an
     `InvalidRequestError` if there is not exactly one."""
     try:
-        known = list(definitions(parse_python(text)))
+        known = list(definitions(_parse_lines(text)))
     except NO_PYTHON:
         raise InvalidRequestError(
-            f"A `function` is found in valid Python only, which {name} is not; name its `lines`."
+            f"A `function` is found in valid Python without carriage returns only, which "
+            f"{name} is not; name its `lines`."
         ) from None
-    found = [node for one, node in known if f".{one}".endswith(f".{wanted}")]
+    if not known:
+        raise InvalidRequestError(f"{name} has no functions or classes.")
+    found = [node for one, node in known if one == wanted]
+    found = found or [node for one, node in known if f".{one}".endswith(f".{wanted}")]
     if len(found) != 1:
         names = [one for one, _ in known if not found or one.endswith(wanted)][:_MOST_NAMED]
         raise InvalidRequestError(
@@ -148,6 +158,14 @@ def windows(text: str, whole: Part, instruction: str, fits: Callable[[Part], boo
     return found
 
 
+def _parse_lines(text: str) -> ast.Module:
+    """As `parse_python`; a `ValueError` if a carriage return, which is a line end to Python and
+    none in a `Part`, makes the numbers of lines differ."""
+    if "\r" in text:
+        raise ValueError("carriage return")
+    return parse_python(text)
+
+
 def _line_starts(text: str) -> list[int]:
     """Where the lines of a text begin, and where the last one ends."""
     starts = [0, *(found.end() for found in re.finditer("\n", text))]
@@ -158,7 +176,7 @@ def _sections(text: str) -> Iterator[int]:
     """Where functions, methods and sections begin: after the one before, with their comments."""
     starts = _line_starts(text)
     try:
-        body = parse_python(text).body
+        body = _parse_lines(text).body
     except NO_PYTHON:
         for before, start in pairwise(starts):
             begins = text[start : start + 1]

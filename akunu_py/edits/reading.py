@@ -7,9 +7,8 @@ An answer is read by the format it has, whichever was asked for.
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.errors import EditError
@@ -30,14 +29,17 @@ _ASKED: Final = {
 """What a system message asks for. In the request itself, it made ember edit what it refuses."""
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
 _BLOCK: Final = re.compile(
-    r"^<{5,9} ?SEARCH>?[ \t]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$",
-    re.MULTILINE | re.DOTALL,
+    r"^<{5,9} ?SEARCH>?[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.MULTILINE | re.DOTALL
 )
+_MIDDLE: Final = re.compile(r"={5,9}[ \t]*")
 _BEGUN: Final = re.compile(r"^<{5,9} ?SEARCH", re.MULTILINE)
-_DIFF: Final = re.compile(r"(?:--- .*\n\+\+\+ |@@[ \n])")
+_DIFF: Final = re.compile(r"\n*(?:--- .*\n\+\+\+ |@@[ \n]|diff --git )")
+_LABEL: Final = re.compile(r"\s*(?:diff|patch)\b")
 _FILES: Final = re.compile(r"^--- .*\n\+\+\+ .*$", re.MULTILINE)
 _HUNK: Final = re.compile(r"^@@(?: -(\d+))?.*", re.MULTILINE)
 _ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
+_FOREIGN: Final = "\r\0\ufeff"
+"""What no edit adds: it would be read as a line end, as the end of a text, or not at all."""
 _MOST_QUOTED: Final = 300
 
 
@@ -69,43 +71,66 @@ def references(text: str, answer_format: str) -> tuple[str, ...]:
     return tuple("\n".join(mark + line for line in text.split("\n")) for mark in "- ")
 
 
-def is_complete(answer: str, text: str) -> bool:
-    """Whether an answer with one block has come to the end of that; the rest is not needed."""
-    opened = _FENCE.search(answer)
-    if opened is None or _BEGUN.search(answer) or _fence_for(text) != "```":
-        return False
-    return "\n" in answer[opened.end() + 1 + len(_block(answer, text)) :]
+def last_block(answer: str, text: str) -> str:
+    """An answer from its last fenced block on; all of it if that is unclear: if the text has marks
+    of blocks, or the last one is shorter than others or of another language."""
+    opened, depth = list[re.Match[str]](), 0
+    sizes = list[int]()
+    for mark in _FENCE.finditer(answer):
+        if not depth:
+            opened.append(mark)
+            depth = 1
+        elif mark[1].startswith(opened[-1][1]):
+            depth += -1 if _ends(mark, opened[-1]) else 1
+            sizes += [] if depth else [mark.start() - opened[-1].end()]
+    is_clear = not depth and len({mark[2].strip() for mark in opened}) == 1
+    if not is_clear or max(sizes) > sizes[-1] or _FENCE.search(text) or _BEGUN.search(answer):
+        return answer
+    return answer[opened[-1].start() :]
 
 
-def last_block(answer: str) -> str:
-    """An answer from its last fenced block on; all of it if it has search/replace blocks, or no
-    fenced one."""
-    opened = list(_FENCE.finditer(answer))[::2]
-    return answer[opened[-1].start() :] if opened and not _BEGUN.search(answer) else answer
+def whole_lines(answer: Iterable[str]) -> Iterator[str]:
+    """The lines of an answer with the whole text, while those of the answer come, but for empty
+    ones at its ends; not all of them if a mark may end its block, none if it has another format."""
+    opened, depth, waiting = None, 0, list[str]()
+    for line in answer:
+        mark = _FENCE.fullmatch(line)
+        if opened is None:
+            opened = mark
+            continue
+        if mark and mark[1].startswith(opened[1]):
+            depth += 1 if mark[2].strip() else -1
+        begun = "\n".join([*waiting[:2], line])
+        if depth < 0 or _BEGUN.match(line) or _LABEL.match(opened[2]) or _DIFF.match(begun):
+            return
+        if _margin(opened[0]):
+            return
+        if not (line or waiting):
+            continue
+        waiting.append(line)
+        if line and len(waiting) > 1:  # a single one may be the name of a file, or begin a diff
+            yield from waiting[:-1]
+            waiting = waiting[-1:]
 
 
-def whole_lines(answer: str, text: str) -> list[str]:
-    """The complete lines so far of an answer with the whole text, but for empty ones at its ends;
-    none if it has another format."""
-    if _has_changes(answer, text) or not _FENCE.search(answer):
-        return []
-    complete = _block(answer, text).rpartition("\n")[0].strip("\n")
-    return complete.split("\n") if complete else []
+def changes_in(answer: str, text: str) -> list[Change]:
+    """The changes of an answer with search/replace blocks or a diff.
 
-
-def changes_in(answer: str) -> list[Change]:
-    """The changes of an answer with search/replace blocks or a diff."""
-    found: list[Change] = []
+    Raises:
+        EditError: if it is not clear where they begin and end.
+    """
     if _BEGUN.search(answer):
-        found = [Change(_lines(old), _lines(new)) for old, new in _BLOCK.findall(answer)]
-    else:
-        diff = _FILES.sub("@@", _block(answer, ""))
-        _, *hunks = _HUNK.split(diff)  # a number and lines for each, in turns
-        for near, lines in zip(hunks[::2], hunks[1::2], strict=True):
-            hunk = [it if it[:1] in "+-" and it else f" {it.removeprefix(' ')}"
-                    for it in lines.rstrip("\n").split("\n")[1:] if it[:1] != "\\"]  # fmt: skip
-            old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
-            found.append(Change(old, new, int(near) if near else None))
+        return [_halves(block.split("\n")[:-1], text) for block in _BLOCK.findall(answer)]
+    found: list[Change] = []
+    diff = _FILES.sub(
+        "@@", _block(answer, [it for it in _FENCE.finditer(answer) if it[0][0] > " "])
+    )
+    _, *hunks = _HUNK.split(diff)  # a number and lines for each, in turns
+    for near, lines in zip(hunks[::2], hunks[1::2], strict=True):
+        hunk = [it if it[:1] in "+-" and it else f" {it.removeprefix(' ')}"
+                for it in lines.rstrip("\n").split("\n")[1:] if it[:1] != "\\"]  # fmt: skip
+        old, new = (tuple(it[1:] for it in hunk if it[0] != other) for other in "+-")
+        found.append(Change(old, new, int(near) if near else None))
     return found
 
 
@@ -115,24 +140,21 @@ def read_answer(answer: str, text: str) -> str:
     Raises:
         EditError: if it makes none, or if its changes fit nowhere, or in several places.
     """
-    if len(_BEGUN.findall(answer)) != len(_BLOCK.findall(answer)):
-        raise EditError("The answer has a search/replace block without an end.")
+    answer = answer.replace("\r\n", "\n")
+    opened = _FENCE.search(answer)
     if _has_changes(answer, text):
-        lines, changes = text.split("\n"), changes_in(answer)
-        if not any(_ELIDED.fullmatch(line) for line in lines):
-            changes = [part for change in changes for part in _without_elisions(change)]
-        changes = [change for change in changes if change.search != change.replace]
-        if not changes:
-            raise EditError("The answer has no change in it.")
-        for change in changes:
-            at, new = place_of(change, lines)
-            lines[at : at + len(change.search)] = new
-        return "\n".join(lines)
-    if _FENCE.search(answer):
-        return _block(answer, text).strip("\n")
-    said = " ".join(answer.split()) or "nothing."
-    said = said if len(said) <= _MOST_QUOTED else f"{said[:_MOST_QUOTED]} ..."
-    raise EditError(f"The model answered without an edit: {said}")
+        if len(_BEGUN.findall(answer)) != len(_BLOCK.findall(answer)):
+            raise EditError("The answer has a search/replace block without an end.")
+        new = _changed(text, changes_in(answer, text))
+    elif opened:
+        new = _whole(answer, text)
+    else:
+        said = " ".join(answer.split()) or "nothing."
+        said = said if len(said) <= _MOST_QUOTED else f"{said[:_MOST_QUOTED]} ..."
+        raise EditError(f"The model answered without an edit: {said}")
+    if found := [it for it in _FOREIGN if it in new and it not in text]:
+        raise EditError(f"The answer adds the character {found[0]!r}, which the text has not.")
+    return new
 
 
 def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
@@ -152,8 +174,9 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
         if (shift := _indented(lines[at : at + size], change.search)) is not None
     ]
     found = [one for one in found if one[1] == ("", "")] or found
-    if change.near is not None:
-        found = sorted(found, key=lambda one: abs(one[0] + 1 - (change.near or 0)))[:1]
+    if (near := change.near) is not None:
+        nearest = min((abs(at + 1 - near) for at, _ in found), default=0)
+        found = [one for one in found if abs(one[0] + 1 - near) == nearest]
     if len(found) == 1:
         at, (less, more) = found[0]
         as_before = dict(zip(change.search, lines[at : at + size], strict=True))
@@ -167,11 +190,52 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _has_changes(answer: str, text: str) -> bool:
-    """Whether an answer has search/replace blocks or a diff."""
-    opened = _FENCE.search(answer)
-    if _BEGUN.search(answer) or (opened and opened[2].strip() == "diff"):
+    """Whether an answer has search/replace blocks or a diff; not if the text is like that."""
+    if _BEGUN.search(answer) and not _BEGUN.search(text):
         return True
-    return _DIFF.match(_block(answer, "").lstrip("\n")) is not None and not _DIFF.match(text)
+    opened = _FENCE.search(answer)
+    if _DIFF.match(text):
+        return False
+    if _DIFF.match(answer) or (opened and _DIFF.match(answer, opened.end() + 1)):
+        return True
+    return bool(opened and _LABEL.match(opened[2]) and not _HUNK.search(text))
+
+
+def _changed(text: str, changes: Iterable[Change]) -> str:
+    """A text with changes, one after the other."""
+    lines = text.split("\n")
+    size = len(lines)
+    has_elisions = any(_ELIDED.fullmatch(line) for line in lines)
+    changes = [change for change in changes if change.search != change.replace]
+    if not changes:
+        raise EditError("The answer has no change in it.")
+    for change in changes:
+        near = change.near and change.near + len(lines) - size
+        after = 0
+        for piece in [change] if has_elisions else _without_elisions(change):
+            at, new = place_of(replace(piece, near=1 if after else near), lines[after:])
+            at += after
+            elided = lines[after:at] if after else []
+            if any(it.strip() and _margin(it) < _margin(lines[at]) for it in elided):
+                raise EditError("The answer elides the end of a function or section with `...`.")
+            lines[at : at + len(piece.search)] = new
+            after = at + len(new)
+    return "\n".join(lines)
+
+
+def _whole(answer: str, text: str) -> str:
+    """The text in an answer's only fenced block."""
+    marks = list(_FENCE.finditer(answer))
+    inside = _block(answer, marks, [it[0] for it in _FENCE.finditer(text)])
+    own = {line.strip() for line in text.split("\n")} - {""}
+    around = answer[: marks[0].start()], answer[marks[-1].end() :]
+    if any(line.strip() in own for it in around for line in it.split("\n")):
+        raise EditError("The answer has lines of the text outside of its code block.")
+    if _BEGUN.match(inside) and not _BEGUN.match(text):
+        raise EditError("The text has marks of search/replace blocks; ask for the `whole` of it.")
+    if not inside.strip():
+        raise EditError("The code block of the answer is empty.")
+    return inside.strip("\n")
 
 
 def _indented(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | None:
@@ -194,7 +258,7 @@ def _without_elisions(change: Change) -> list[Change]:
     old, new = _split(change.search), _split(change.replace)
     if len(old) != len(new) or len(old) == 1:
         return [change]
-    return [Change(*pair, change.near) for pair in zip(old, new, strict=True)]
+    return [Change(*pair, change.near) for pair in zip(old, new, strict=True) if any(pair)]
 
 
 def _split(lines: Sequence[str]) -> list[tuple[str, ...]]:
@@ -207,31 +271,58 @@ def _split(lines: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(piece) for piece in pieces]
 
 
-@lru_cache(maxsize=1)
 def _fence_for(text: str) -> str:
     """The marks of a block that can hold a text."""
     longest = max((len(found[1]) for found in _FENCE.finditer(text)), default=2)
     return "`" * (longest + 1)
 
 
-def _block(answer: str, text: str) -> str:
-    """What is in the first fenced block so far, or the answer itself if there is none. Blocks in it
-    are of it; where the text has some itself, the last mark that may end it does."""
-    opened = _FENCE.search(answer)
-    if opened is None:
+def _block(answer: str, marks: Sequence[re.Match[str]], own: Sequence[str] = ()) -> str:
+    """What is in the only fenced block of an answer, or the answer itself if it has none. The marks
+    in it are shorter, or those of the text, or pairs that begin with a language."""
+    if not marks:
         return answer
-    inside, depth, ends = answer[opened.end() + 1 :], 0, list[int]()
-    for mark in _FENCE.finditer(inside):
-        if not mark[1].startswith(opened[1]):
-            continue
-        if mark[2].strip():
-            depth += 1
-        elif depth:
-            depth -= 1
-        else:
-            ends.append(mark.start())
-    return inside[: ends[0 if _fence_for(text) == "```" else -1]] if ends else inside
+    opened, *inside = marks
+    if not inside or not _ends(inside[-1], opened):
+        raise EditError("The code block of the answer has no end.")
+    depth = 0
+    for mark in inside[:-1] if [it[0] for it in inside[:-1]] != own else ():
+        if mark[1].startswith(opened[1]):
+            depth += -1 if _ends(mark, opened) else 1
+        if depth < 0:
+            break
+    if depth:
+        raise EditError("The answer has several code blocks, or marks in one that may end it.")
+    block = answer[opened.end() + 1 : inside[-1].start()]
+    indent = _margin(opened[0])  # as a block in a list has
+    return re.sub(rf"^ {{1,{indent}}}", "", block, flags=re.MULTILINE) if indent else block
 
 
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(text.split("\n")[:-1])
+def _ends(mark: re.Match[str], opened: re.Match[str]) -> bool:
+    return mark[1].startswith(opened[1]) and not mark[2].strip()
+
+
+def _halves(lines: Sequence[str], text: str) -> Change:
+    """The change of a search/replace block, between its halves; with several marks that may be
+    between them, the one with which the first half is in the text."""
+    found = [
+        Change(tuple(lines[:at]), tuple(lines[at + 1 :]))
+        for at, line in enumerate(lines)
+        if _MIDDLE.fullmatch(line)
+    ]
+    if len(found) > 1:
+        found = [change for change in found if _fits(change, text.split("\n"))]
+    if len(found) != 1:
+        raise EditError("It is not clear where a search/replace block has its middle.")
+    return found[0]
+
+
+def _fits(change: Change, lines: Sequence[str]) -> bool:
+    try:
+        return bool(place_of(change, lines))
+    except EditError:
+        return False
+
+
+def _margin(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -161,6 +161,38 @@ def test_a_part_is_all_that_the_model_sees(answers: Answer, path: Path) -> None:
     assert main(["edit", str(path), "Rename y", "--lines", "5", "--yes"]) == 4
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "```\n--- a/file.py\n+++ b/file.py\n@@ -1,2 +1,2 @@\n-def f(x):\n-    return x\n"
+        "+def f(y):\n+    return y\n```",
+        "```python\nfile.py\n<<<<<<< SEARCH\ndef f(x):\n    return x\n=======\n"
+        "def f(y):\n    return y\n>>>>>>> REPLACE\n```",
+    ],
+)
+def test_changes_are_not_taken_for_the_text(answers: Answer, path: Path, answer: str) -> None:
+    answers(answer)
+    assert main(["edit", str(path), "Rename x", "--yes"]) == 0
+    assert path.read_text() == NEW
+
+
+def test_an_answer_in_two_formats_is_refused(
+    answers: Answer, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = "<<<<<<< SEARCH\n    return x\n=======\n    return 1\n>>>>>>> REPLACE\n"
+    answers(f"{fenced(OLD)}\n{changes}")
+    assert main(["edit", str(path), "Rename x", "--yes"]) == 4
+    assert path.read_text() == OLD
+    assert "in more than one format" in capsys.readouterr().err
+
+
+def test_a_part_may_be_answered_with_its_indentation(answers: Answer, path: Path) -> None:
+    path.write_text("class A:\n    def f(x):\n        return x\n")
+    answers("```python\n    def f(y):\n        return y\n```")
+    assert main(["edit", str(path), "Rename x", "--function", "f", "--yes"]) == 0
+    assert path.read_text() == "class A:\n    def f(y):\n        return y\n"
+
+
 def test_a_long_file_goes_in_windows(answers: Answer, path: Path) -> None:
     functions = [f"def f{number}(x):\n    return x + {number}\n\n\n" for number in range(100)]
     path.write_text("".join(functions))

@@ -54,12 +54,31 @@ def test_a_method_is_shown_without_its_indentation() -> None:
 def test_functions_by_name() -> None:
     assert function_part("a.py", TEXT, "Box.area").text.endswith('return "area"')
     assert function_part("a.py", TEXT, "Box").text.startswith("class Box:\n    size")
-    with pytest.raises(InvalidRequestError, match=r"2 functions area; it has area, Box\.area"):
-        function_part("a.py", TEXT, "area")
+    assert function_part("a.py", TEXT, "area").text.endswith("return w * h")
+    twice = TEXT.replace("def last", "class Bag:\n    def volume(self): ...\n\n\ndef last")
+    with pytest.raises(InvalidRequestError, match=r"2 functions volume; it has Box\.volume, Bag"):
+        function_part("a.py", twice, "volume")
+    with pytest.raises(InvalidRequestError, match=r"a\.py has no functions or classes\."):
+        function_part("a.py", "x = 1", "f")
     with pytest.raises(InvalidRequestError, match="no functions no; it has area, Box, "):
         function_part("a.py", TEXT, "no")
     with pytest.raises(InvalidRequestError, match=r"which a\.js is not; name its `lines`"):
         function_part("a.js", "function f() {}", "f")
+    with pytest.raises(InvalidRequestError, match="Python without carriage returns"):
+        function_part("a.py", f"x = 1\r{TEXT}", "last")
+
+
+def test_sections_of_python_with_carriage_returns_begin_at_empty_lines() -> None:
+    text = f"x = 1\ry = 2\r{TEXT}"
+    parts = windows(text, Part.of(text, 0, len(text)), "Rename `last`", shorter_than(130))
+    assert [part.text for part in parts] == ["def last():\n    return LIMIT"]
+
+
+@pytest.mark.parametrize("answer", ["  def f(y):\n\n    pass", "def f(y):\n\n  pass"])
+def test_an_answer_is_not_indented_twice(answer: str) -> None:
+    text = "class A:\n  def f(x):\n\n    pass"
+    part = lines_part("a.py", text, 2, 4)
+    assert splice(text, [(part, part.answered(answer))]) == text.replace("x", "y")
 
 
 def test_lines_by_number() -> None:

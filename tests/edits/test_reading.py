@@ -6,7 +6,6 @@ import pytest
 
 from akunu_py.edits.reading import (
     FORMATS,
-    is_complete,
     last_block,
     question,
     read_answer,
@@ -34,8 +33,9 @@ def test_a_question_can_be_answered_by_a_whole_text() -> None:
         f"Sure! Here it is:\n\n```python\n{NEW}\n```\nI swapped `w` and `h`.",
         f"```\n\n{NEW}\n\n\n```",
         f"~~~py\n{NEW}\n~~~",
+        f"1. Here it is:\n   ```python\n{textwrap.indent(NEW, '   ')}\n   ```\n",
         f"````python\n{NEW}\n````\n",
-        f"```python\n{NEW}",
+        f"```python\n{NEW}\n```\n".replace("\n", "\r\n"),
     ],
 )
 def test_a_whole_text(answer: str) -> None:
@@ -144,6 +144,8 @@ def test_what_cannot_be_applied_says_why(answer: str, sentence: str) -> None:
 
 def test_lines_that_occur_twice_are_not_guessed() -> None:
     with pytest.raises(EditError, match="in 2 places"):
+        read_answer("@@ -2 +2 @@\n-x = 1\n+x = 2", "x = 1\ny = 2\nx = 1")
+    with pytest.raises(EditError, match="in 2 places"):
         read_answer(block("x = 1\n", "x = 2\n"), "x = 1\ny = 2\nx = 1")
 
 
@@ -153,14 +155,12 @@ def test_a_text_with_fences_of_its_own() -> None:
     assert asked.endswith(f"````md\n{text}\n````")
     for fence in ("````", "```"):
         assert read_answer(f"{fence}markdown\n{text}\n{fence}\nDone.", text) == text
-    assert not is_complete(f"```markdown\n{text}\n```\n", text)
 
 
 def test_a_block_that_is_added_to_a_text() -> None:
     new = "# Title\n\n```sh\nmake\n```\n\nMore."
     answer = f"```markdown\n{new}\n```\nDone."
     assert read_answer(answer, "# Title\n\nMore.") == new
-    assert not is_complete(answer[: answer.index("More.")], "# Title\n\nMore.")
 
 
 def test_a_diff_in_a_text_is_text() -> None:
@@ -168,30 +168,135 @@ def test_a_diff_in_a_text_is_text() -> None:
     assert read_answer(f"```\n{text}z\n```", text) == f"{text}z"
 
 
-def test_an_answer_is_complete_where_its_block_ends() -> None:
-    answer = f"Here:\n```python\n{NEW}\n```\nI have"
-    ends = [end for end in range(len(answer)) if is_complete(answer[:end], TEXT)]
-    assert ends[0] == answer.index("I have")
-    assert not is_complete(f"```\n{SWAP}```\nand", TEXT)
-
-
 def test_lines_come_as_they_are_complete() -> None:
-    answer = f"Here:\n```python\n\n{NEW}\n\n```\nDone."
-    lines = NEW.split("\n")
-    shown: list[str] = []
-    for end in range(len(answer)):
-        now = whole_lines(answer[:end], TEXT)
-        assert now[: len(shown)] == shown
-        shown = now
-    assert shown == lines[: len(shown)]
-    assert len(shown) >= len(lines) - 1
-    assert whole_lines(f"```diff\n@@\n{DIFF}", TEXT) == []
+    answer = f"Here:\n```python\n\n{NEW}\n\n```\nDone.".split("\n")
+    assert list(whole_lines(answer)) == NEW.split("\n")[:-1]
+    # A line waits for the next one, as it may be the name of a file or begin a diff.
+    for count, expected in ((3, 0), (4, 0), (5, 1), (8, 4)):
+        assert len(list(whole_lines(answer[:count]))) == expected
+    for other in (
+        f"```diff\n@@\n{DIFF}",
+        f"```\n--- a\n+++ b\n@@\n{DIFF}",
+        f"```\na.py\n{SWAP}",
+        "  ```\n  a\n  b\n  c",
+    ):
+        assert list(whole_lines(other.split("\n"))) == []
 
 
 def test_the_last_block_of_several() -> None:
     answer = f"Not this:\n```python\nx\n```\nbut\n```python\n{NEW}\n```\nDone."
-    assert read_answer(last_block(answer), TEXT) == NEW
-    assert last_block(f"```\n{SWAP}```") == f"```\n{SWAP}```"
+    assert read_answer(last_block(answer, TEXT), TEXT) == NEW
+    assert last_block(f"```\n{SWAP}```", TEXT) == f"```\n{SWAP}```"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (f"```python\n{NEW}\n```\nUse it:\n```sh\npython a.py\n```", TEXT),
+        (f"```python\n{NEW}\n```\nUse it:\n```python\narea(1, 2)\n```", TEXT),
+        ("```md\n# A\nb\n```\nmake\n```\nc\n```", "# A\nb\nc"),
+        ("```\n# A\n```\nmake\n```\nc\n\n```\nx\n```\n```", "# A\n```\nmake\n```\nc"),
+    ],
+)
+def test_a_last_block_that_may_be_another_is_refused(answer: str, text: str) -> None:
+    with pytest.raises(EditError, match="several code blocks"):
+        read_answer(last_block(answer, text), text)
+
+
+MARKDOWN = "# Tool\n\nTeh one\n\n```\nmake\n```\n\nTeh end."
+CORRECT = MARKDOWN.replace("Teh", "The")
+
+
+@pytest.mark.parametrize("fence", ["```", "````", "~~~"])
+def test_marks_in_a_block_are_those_of_the_text(fence: str) -> None:
+    assert read_answer(f"Here:\n{fence}md\n{CORRECT}\n{fence}\nDone.", MARKDOWN) == CORRECT
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "sentence"),
+    [
+        (f"```python\n{NEW}", TEXT, "has no end"),
+        (f"````md\n{CORRECT}\n```", MARKDOWN, "has no end"),
+        (f"```md\n{CORRECT}\n```\nTo check:\n```\nmake\n```", MARKDOWN, "several code blocks"),
+        (f"````md\n{CORRECT}\n````\nOr:\n````\nx\n````", MARKDOWN, "several code blocks"),
+        ("```md\na\n```\nmake\n```\nb\n```", "a\nb", "several code blocks"),
+        ("```\nb\n```\nis now\n```\na\nc\n```", "a\nb", "several code blocks"),
+        (CORRECT, MARKDOWN, "outside of its code block"),
+        ("```\n```", TEXT, "is empty"),
+        ("```\n\n```", TEXT, "is empty"),
+    ],
+)
+def test_a_block_is_not_cut_in_silence(answer: str, text: str, sentence: str) -> None:
+    with pytest.raises(EditError, match=sentence):
+        read_answer(answer, text)
+
+
+@pytest.mark.parametrize("language", ["diff", "patch", ""])
+def test_diffs_of_git(language: str) -> None:
+    heading = (
+        "diff --git a/a.py b/a.py\nindex 1..2 100644\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n"
+    )
+    assert read_answer(f"```{language}\n{heading}{DIFF}```", TEXT) == NEW
+
+
+def test_the_numbers_of_a_diff_are_those_of_the_old_text() -> None:
+    text = "top\n" + "x\ny\nz\n" * 4
+    diff = "@@ -1 +1,7 @@\n top\n" + "+new\n" * 6 + "@@ -8,3 +14,3 @@\n x\n-y\n+changed\n z"
+    expected = text.replace("top\n", "top\n" + "new\n" * 6).split("\n")
+    expected[14] = "changed"
+    assert read_answer(diff, text).split("\n") == expected
+
+
+def test_marks_of_blocks_in_the_lines_of_a_diff() -> None:
+    lines = [f" {line}".replace(" Teh", "-Teh") for line in MARKDOWN.split("\n")]
+    diff = "\n".join(it + it.replace("-Teh", "\n+The") * (it[0] == "-") for it in lines)
+    assert read_answer(f"```diff\n@@ -1,9 +1,9 @@\n{diff}\n```", MARKDOWN) == CORRECT
+    one, two = (f"```diff\n@@\n-{it}\n+new\n```\n" for it in ("a", "b"))
+    with pytest.raises(EditError, match="several code blocks"):
+        read_answer(one + two, "a\nb")
+
+
+def test_a_text_that_is_like_an_answer_is_read_as_a_whole_only() -> None:
+    text = f"Blocks:\n{SWAP}end"
+    assert read_answer(f"```\n{text}s\n```", text) == f"{text}s"
+    with pytest.raises(EditError, match="ask for the `whole`"):
+        read_answer(f"```\n{SWAP}```", text)
+    diff = "diff --git a b\n--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y"
+    for whole in (diff, f"From: me\n\n{diff}"):
+        assert read_answer(f"```diff\n{whole}z\n```", whole) == f"{whole}z"
+
+
+def test_the_middle_of_a_block_is_where_its_first_half_is_in_the_text() -> None:
+    answer = block("b\n", "c\n=======\nd\n")
+    assert read_answer(answer, "a\nb") == "a\nc\n=======\nd"
+    with pytest.raises(EditError, match=r"not clear where .* its middle"):
+        read_answer(block("A\n=====\nx\n", "A\n=====\ny\n"), "A\n=====\nx")
+    with pytest.raises(EditError, match=r"not clear where .* its middle"):
+        read_answer("<<<<<<< SEARCH\na\n>>>>>>> REPLACE", "a")
+
+
+@pytest.mark.parametrize("foreign", ["\r", "\0", "\ufeff"])
+def test_an_edit_adds_no_foreign_characters(foreign: str) -> None:
+    with pytest.raises(EditError, match="adds the character"):
+        read_answer(f"```\na{foreign}b\n```", "a")
+    assert read_answer(f"```\na{foreign}b\n```", f"{foreign}a") == f"a{foreign}b"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "sentence"),
+    [("def f():", "    return None", "elides the end"), ("def g():", "    return 1", "nowhere")],
+)
+def test_an_elision_does_not_lead_elsewhere(first: str, last: str, sentence: str) -> None:
+    text = "def f():\n    return 1\n\n\ndef g():\n    return None"
+    answer = block(f"{first}\n...\n{last}\n", f"{first}\n...\n    return 0\n")
+    with pytest.raises(EditError, match=sentence):
+        read_answer(answer, text)
+
+
+def test_an_elision_ends_at_the_nearest_lines() -> None:
+    text = "def f():\n    a\n    return\n\ndef g():\n    return"
+    answer = block("def f():\n...\n    return\n", "def f():\n...\n    return 0\n")
+    assert read_answer(answer, text) == text.replace("return", "return 0", 1)
 
 
 def test_elisions_stand_for_any_lines() -> None:
