@@ -18,11 +18,10 @@ from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
 from akunu_py.edits.edit import Edit, Question, Wanted
 from akunu_py.edits.growing import diff_of
-from akunu_py.edits.text_file import TextFile
+from akunu_py.edits.text_file import TextFile, check_output
 from akunu_py.errors import BackendError, EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.option_field import file_path
 from akunu_py.options import Options
-from akunu_py.package import replacement
 from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import Message, Tokenizer
 
@@ -43,6 +42,8 @@ def run(settings: EditSettings) -> int:
             "There is no terminal to ask on whether to apply the edit: add --yes, --check or "
             "--json."
         )
+    if settings.output and str(settings.output) != _PIPE:
+        check_output(settings.output)
     files = [
         TextFile.of("standard input", read_bytes())
         if name == _PIPE
@@ -201,9 +202,7 @@ class _Editor:
         """Writes the new text where it belongs, if it belongs anywhere."""
         output = self._settings.output
         if output and str(output) != _PIPE:
-            output.touch()  # a new file has the usual mode
-            with replacement(Path(os.path.realpath(output))) as written:
-                written.write(file.encode(new))
+            file.write_to(output, new)
         elif self._prints and not self._settings.as_json:
             self._print(file, new)
         elif self.asks or self._settings.applies:

@@ -1,17 +1,20 @@
 """`edit`: files change as the answer says, or not at all, and then it says why."""
 
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import chdir
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from akunu_py.__main__ import main
 from akunu_py.cli import edit as command
 from akunu_py.edits.text_file import TextFile
+from akunu_py.events import Event
 from tests.cli.fakes import ENDLESS, FakeEngine
 
 OLD = "def f(x):\n    return x\n\n\ndef g():\n    pass\n"
@@ -208,6 +211,55 @@ def test_output_leaves_the_file_alone(answers: Answer, path: Path) -> None:
         assert main(words) == code
     assert path.with_name("new.py").read_text() == NEW
     assert path.read_text() == OLD
+
+
+def test_output_to_a_pipe_is_written_to_it(answers: Answer, path: Path) -> None:
+    os.mkfifo(pipe := path.with_name("pipe"))
+    answers(fenced(NEW))
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        assert main(["edit", str(path), "Rename x", "--output", str(pipe)]) == 0
+        assert reader.read() == NEW.encode()
+    assert pipe.is_fifo()
+
+
+def test_output_that_cannot_be_written_is_refused_before_the_model_runs(
+    answers: Answer, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = answers()
+    (fixed := path.with_name("fixed.py")).write_text("keep\n")
+    fixed.chmod(0o444)
+    for output, sentence in (
+        (path.parent, "is a folder."),
+        (path.with_name("absent") / "new.py", "There is no folder"),
+        (fixed, "fixed.py is read-only."),
+    ):
+        assert main(["edit", str(path), "Rename x", "--output", str(output)]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not engine.prompts
+    assert fixed.read_text() == "keep\n"
+
+
+def test_output_that_its_encoding_cannot_hold_leaves_no_file(answers: Answer, path: Path) -> None:
+    path.write_bytes(b"caf\xe9 x = 1\n")
+    answers(fenced("café € = 1\n"))
+    output = path.with_name("new.py")
+    assert main(["edit", str(path), "Rename x", "--output", str(output)]) == 4
+    assert not output.exists()
+
+
+def test_output_to_the_file_itself_does_not_overwrite_changes(
+    answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = answers(fenced(NEW))
+    stream = engine.stream
+
+    def change(*asked: Any) -> Generator[Event, None, None]:
+        path.write_text("of another\n")
+        return stream(*asked)
+
+    monkeypatch.setattr(engine, "stream", change)
+    assert main(["edit", str(path), "Rename x", "--output", str(path)]) == 4
+    assert path.read_text() == "of another\n"
 
 
 def test_one_file_that_cannot_be_edited_stops_no_other(answers: Answer, path: Path) -> None:
