@@ -19,7 +19,8 @@ _DELETES: Final = re.compile(
 """Imperatives by which an instruction asks for less than there was."""
 _QUOTED: Final = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|(?<!\w)'[^'\n]*'")
 _LOST_LINES, _LOST_SHARE = 3, 0.5
-"""As many lines as this, and a larger share of them, are not lost unasked."""
+"""As many lines as this, and a larger share of them, are not lost unasked: of 522 right answers, of
+EditEval, HumanEvalPack and renames in that, 5 are, all of functions of 6 to 9 lines."""
 _ELISION: Final = re.compile(
     r"(?:^|\s)(?:#|//|--|;|/\*|<!--|%)\s*(?:\.\.\.|…|[(\[]?(?:the )?"
     r"(?:unchanged\b|(?:rest|remaining|existing|other|previous)\b.*"
