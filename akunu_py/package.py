@@ -74,15 +74,21 @@ def replacement(path: Path) -> Iterator[BinaryIO]:
 
     After a crash there is the old file or the new one, and perhaps a part of the new one, named
     `.NAME.` to `UNFINISHED`; after an OSError, the old one. A new file is readable only by the
-    user; an existing one keeps its mode.
+    user; an existing one keeps its mode and, where that is allowed, its owner.
     """
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+    found = path.stat() if path.exists() else None
+    mode = 0o600 if found is None else stat.S_IMODE(found.st_mode)
     handle, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if found is not None:
+            try:
+                os.chown(temporary, found.st_uid, found.st_gid)
+            except PermissionError:
+                mode &= 0o777  # it must not run as somebody else than before
         os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:

@@ -85,6 +85,8 @@ class Conversation:
             raise InvalidRequestError("There is no answer yet.")
         if self._last is not None and self._last.finish in (Finish.LENGTH, Finish.CONTEXT):
             raise InvalidRequestError("The last answer was cut; ask again with more /max-tokens.")
+        if self._last is not None and self._last.finish is Finish.CANCELLED:
+            raise InvalidRequestError("The last answer was stopped; /retry asks again.")
         return self.messages[-2]["content"], self.messages[-1]["content"]
 
     def keep(self, turn: "Turn") -> None:

@@ -18,11 +18,10 @@ from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
 from akunu_py.edits.edit import Edit, Question, Wanted
 from akunu_py.edits.growing import diff_of
-from akunu_py.edits.text_file import TextFile
+from akunu_py.edits.text_file import TextFile, check_output
 from akunu_py.errors import BackendError, EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.option_field import file_path
 from akunu_py.options import Options
-from akunu_py.package import replacement
 from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import Message, Tokenizer
 
@@ -35,31 +34,33 @@ _WOULD_CHANGE, _NO_EDIT = 1, 4
 
 
 def run(settings: EditSettings) -> int:
-    """Edits one file after the other; the exit code is 4 if one could not be edited, and 1 if one
-    was only checked and would change."""
+    """Edits one file after the other; the exit code is 4 if one could not be edited or is doubtful,
+    else 1 if one was only checked and would change."""
     editor = _Editor(settings)
     if editor.asks and not (sys.stdin and sys.stdin.isatty()):
         raise InvalidRequestError(
             "There is no terminal to ask on whether to apply the edit: add --yes, --check or "
             "--json."
         )
-    files = [
-        TextFile.of("standard input", read_bytes())
-        if name == _PIPE
-        else TextFile.read(file_path(name))
-        for name in settings.files
-    ]
+    if settings.output and str(settings.output) != _PIPE:
+        check_output(settings.output)
+    files, found = _read_all(settings.files)
+    if not files:
+        raise InvalidRequestError("There is no text to edit.")
     engine = load_engine(settings.model)
     for notice in engine.notices:
         tell(notice)
     _measure_costs(engine, settings)
-    found = [editor.edit(engine, file) for file in files]
-    if settings.as_json:
-        print(json.dumps({"model": engine.model.name, "files": found}))
+    try:
+        for file in files:
+            found.append(editor.edit(engine, file))
+    finally:  # an error or Ctrl-C does not undo what was written
+        if settings.as_json and found:
+            print(json.dumps({"model": engine.model.name, "files": found}))
     engine.save_prompts(closing=True)
-    if settings.checks and any(one["changed"] for one in found):
-        return _WOULD_CHANGE
-    return _NO_EDIT * any(one["why"] is not None for one in found)
+    if any(one["why"] is not None for one in found):
+        return _NO_EDIT
+    return _WOULD_CHANGE * (settings.checks and any(one["changed"] for one in found))
 
 
 def new_edit(engine: "Engine", file: TextFile, wanted: Wanted) -> Edit:
@@ -96,6 +97,52 @@ def _prompt(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
     return tokenizer.encode(text)
 
 
+def _read_all(names: Sequence[str]) -> tuple[list[TextFile], list[dict[str, Any]]]:
+    """The files to edit, but for empty ones, and what `--json` prints of unreadable ones; if the
+    only one is, an `InvalidRequestError`."""
+    files, unreadable = list[TextFile](), list[dict[str, Any]]()
+    for name in names:
+        try:
+            file = (
+                TextFile.of("standard input", read_bytes())
+                if name == _PIPE
+                else TextFile.read(file_path(name))
+            )
+        except InvalidRequestError as error:
+            if len(names) == 1:
+                raise
+            tell(str(error))
+            unreadable.append(_outcome(name, why=str(error)))
+            continue
+        if file.text.strip():
+            files.append(file)
+        else:
+            tell(f"{file.name} is empty; it was skipped.")
+    return files, unreadable
+
+
+def _outcome(
+    name: str,
+    old: str = "",
+    new: str = "",
+    *,
+    why: str | None,
+    written: bool = False,
+    stats: Stats | None = None,
+) -> dict[str, Any]:
+    """What `--json` prints of a file. `why` is what is wrong, if that has left it as it was."""
+    stats = stats or Stats()
+    return {
+        "file": name,
+        "changed": new != old,
+        "written": written,
+        "why": why,
+        "diff": diff_of(old, new, name),
+        "speedup": stats.speedup,
+        "stats": stats.as_dict(),
+    }
+
+
 def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
     """Measures for a few seconds what forward passes cost, if nobody knows it and the user sees
     why that takes time: only then is it known what drafts bring."""
@@ -113,14 +160,15 @@ class _Editor:
 
     def __init__(self, settings: EditSettings) -> None:
         self._settings = settings
-        self._prints = settings.as_json or _PIPE in (*settings.files, str(settings.output))
+        self._prints = settings.as_json or (
+            not settings.checks and _PIPE in (*settings.files, str(settings.output))
+        )
         self.asks = not (settings.applies or settings.checks or settings.output or self._prints)
         self._screen = sys.stderr if self._prints else sys.stdout
         self._bar = prefill_bar(sys.stderr)
 
     def edit(self, engine: "Engine", file: TextFile) -> dict[str, Any]:
-        """Edits a file; returns what `--json` prints of that. `why` is what is wrong, if that has
-        left the file as it was."""
+        """Edits a file; returns what `--json` prints of that."""
         settings, edit, stats = self._settings, None, Stats()
         new, why, written = file.text, None, False
         try:
@@ -137,25 +185,19 @@ class _Editor:
                 new, why = self._agreed(edit), None
             if new != file.text and why is None and not settings.checks:
                 written = self._write(file, new)
-        except EditError as error:
+        except (EditError, InvalidRequestError) as error:
+            if isinstance(error, InvalidRequestError) and len(settings.files) == 1:
+                raise
             why = str(error)
         finally:
             self._bar.close()
         if why:
             tell(f"{why} {file.name} was left as it is.")
-        if self._prints and not (settings.as_json or settings.checks or written):
+        if self._prints and not (settings.as_json or written):
             self._print(file, file.text)
         facts = count(stats.generated_tokens, "token"), f"{stats.prefill_s + stats.decode_s:.1f} s"
         tell(" · ".join(filter(None, (*facts, gain(stats)))))
-        return {
-            "file": file.name,
-            "changed": new != file.text,
-            "written": written,
-            "why": why,
-            "diff": diff_of(file.text, new, file.name),
-            "speedup": stats.speedup,
-            "stats": stats.as_dict(),
-        }
+        return _outcome(file.name, file.text, new, why=why, written=written, stats=stats)
 
     def _show(self, engine: "Engine", edit: Edit) -> None:
         """Asks the model; shows the diff as it grows on a terminal, else when it is complete."""
@@ -194,16 +236,18 @@ class _Editor:
             if not said or word in ("n", "no"):
                 return edit.old
             if word == "e":
-                new, doubt = _in_editor(edit.name, new), None
-                print(diff_of(edit.old, new, edit.name), end="")
+                try:
+                    new, doubt = _in_editor(edit.name, new), None
+                except EditError as error:
+                    tell(str(error))
+                else:
+                    print(printable(diff_of(edit.old, new, edit.name)), end="")
 
     def _write(self, file: TextFile, new: str) -> bool:
         """Writes the new text where it belongs, if it belongs anywhere."""
         output = self._settings.output
         if output and str(output) != _PIPE:
-            output.touch()  # a new file has the usual mode
-            with replacement(Path(os.path.realpath(output))) as written:
-                written.write(file.encode(new))
+            file.write_to(output, new)
         elif self._prints and not self._settings.as_json:
             self._print(file, new)
         elif self.asks or self._settings.applies:
@@ -218,13 +262,13 @@ class _Editor:
 
 
 def _in_editor(name: str, text: str) -> str:
-    """A text after the user has changed it."""
+    """A text after the user has changed it; an `EditError` if the editor fails."""
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with TemporaryDirectory() as folder:
         path = Path(folder) / Path(name).name
         path.write_text(text, encoding="utf-8", newline="")
         try:
             subprocess.run([*shlex.split(command), str(path)], check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            tell(f"{command} failed: {error}.")
-        return TextFile.read(path).text
+            return TextFile.read(path).text
+        except (OSError, ValueError, subprocess.CalledProcessError) as error:
+            raise EditError(f"{command} failed: {str(error).rstrip('.')}.") from None

@@ -152,10 +152,11 @@ class EditSettings:
         "fast. All three are understood", flag="--format", choices=("auto", *FORMATS))
     applies: bool = option(False, "apply the edit without asking, unless something is wrong with "
         "it", flag="--yes", short="-y")
-    checks: bool = option(False, "write nothing; the exit code is 1 if there would be a change",
-        flag="--check")
+    checks: bool = option(False, "write nothing; the exit code is 1 if a file would change, 4 "
+        "if one could not be edited or is doubtful", flag="--check")
     backup: bool = option(False, f"keep what a file was in FILE{BACKUP}")
-    output: Path | None = option(None, "write the result to this file, and leave the other alone")
+    output: Path | None = option(None, "write the result to this file, which is replaced, and "
+        "leave the other alone")
     as_json: bool = option(False, "print one JSON object; without --yes, nothing is applied",
         flag="--json")
     model: ModelOptions = part(ModelOptions, _MODEL,

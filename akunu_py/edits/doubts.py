@@ -1,25 +1,31 @@
 """Doubts of an edited text: what is wrong with it that the instruction did not ask for."""
 
 import json
+import os
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from akunu_py.edits.parts import definitions, parse_python
 
 _DELETES: Final = re.compile(
-    r"\b(remov|delet|drop|strip|clean|eras|discard|omit|without|only|instead|replac|merg|split|"
-    r"extract|mov|simplif|shorten|reduc|trim|refactor|rewrit|inlin|unus|obsolet|dead|dedup)",
+    r"(?<!not )(?<!n't )\b(?:remove|delete|drop|strip|trim|omit|shorten|simplify|reduce|rewrite|"
+    r"merge|split|extract|inline|move|replace|refactor)\b",
     re.IGNORECASE,
 )
-_LOST_LINES, _LOST_SHARE = 8, 0.5
-"""More lines than this, and a larger share of them, are not lost unasked: of 522 right answers, of
-EditEval, HumanEvalPack and renames in that, one loses as much, and its request was to "remove"."""
+"""Imperatives by which an instruction asks for less than there was."""
+_QUOTED: Final = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|(?<!\w)'[^'\n]*'")
+_LOST_LINES, _LOST_SHARE = 3, 0.5
+"""As many lines as this, and a larger share of them, are not lost unasked: of 522 right answers, of
+EditEval, HumanEvalPack and renames in that, 5 are, all of functions of 6 to 9 lines."""
 _ELISION: Final = re.compile(
-    r"^\s*(?:#|//|--|;|/\*|<!--|%)\s*(?:\.\.\.|…|\[).*\b(?:rest|exist|unchanged|same|remain|other)",
-    re.IGNORECASE | re.MULTILINE,
+    r"(?:^|\s)(?:#|//|--|;|/\*|<!--|%)\s*(?:\.\.\.|…|[(\[]?(?:the )?"
+    r"(?:unchanged\b|(?:rest|remaining|existing|other|previous)\b.*"
+    r"\b(?:code|functions?|methods?|class(?:es)?|file|text|unchanged|same|before)\b))",
+    re.IGNORECASE,
 )
 """How models write that they leave something out."""
 
@@ -29,39 +35,57 @@ def doubt(name: str, old: str, new: str, instruction: str) -> str | None:
     wrong with it.
 
     Args:
-        name: of the file; its suffix tells the language.
+        name: of the file; it tells the language.
         old, new: all of its text.
         instruction: what was asked for.
     """
     if new == old:
         return "The model gave the text back unchanged."
-    suffix = name.rpartition(".")[2].lower()
-    language, check = _LANGUAGES.get(suffix, ("", None))
+    language, check = _language(name, old)
     is_valid = check is not None and check(old) is None
     if check and is_valid and (wrong := check(new)):
         return f"With this edit, {name} is no longer valid {language} ({wrong})."
-    if len(_ELISION.findall(new)) > len(_ELISION.findall(old)):
+    if _elisions(new) - _elisions(old):
         return "The answer leaves out a part of the text, with a comment in its place."
     if language == "Python" and is_valid and (gone := _gone(old, new, instruction)):
         which = ", ".join(gone[:3]) + " ..." * (len(gone) > 3)
-        return f"The answer drops {which}, which the instruction does not mention."
+        return f"The answer drops {which}, which the instruction does not ask for."
     before, after = (sum(map(bool, map(str.strip, text.split("\n")))) for text in (old, new))
     lost = before - after
-    if lost > _LOST_LINES and lost > _LOST_SHARE * before and not _DELETES.search(instruction):
+    if lost >= _LOST_LINES and lost > _LOST_SHARE * before and not _deletes(instruction):
         return f"The answer drops {lost} of {before} lines, which the instruction does not ask for."
     return None
 
 
 def _gone(old: str, new: str, instruction: str) -> list[str]:
-    """The functions and classes that have no successor and that the instruction does not name."""
+    """The functions and classes that have no successor, unless the instruction lets them go."""
     before, after = (
         Counter(name.rpartition(".")[2] for name, _ in definitions(parse_python(text)))
         for text in (old, new)
     )
     gone, come = before - after, after - before
-    unasked = sorted(name for name in gone if not re.search(rf"\b{name}\b", instruction))
-    few = gone.total() <= come.total()
-    return [] if few or _DELETES.search(instruction) else unasked
+    if gone.total() <= come.total() or _deletes(instruction):
+        return []
+    renamed = " ".join(_QUOTED.findall(instruction)) if come else ""
+    return sorted(name for name in gone if not re.search(rf"\b{name}\b", renamed))
+
+
+def _deletes(instruction: str) -> bool:
+    return _DELETES.search(_QUOTED.sub("", instruction)) is not None
+
+
+def _elisions(text: str) -> Counter[str]:
+    """The lines that say that something is left out."""
+    return Counter(line.strip() for line in text.split("\n") if _ELISION.search(line))
+
+
+def _language(name: str, text: str) -> tuple[str, Callable[[str], str | None] | None]:
+    """The language of a file by its name, that of the file a link leads to, or its first line; and
+    what tells whether a text is valid in that."""
+    for path in (name, os.path.realpath(name)):
+        if found := _LANGUAGES.get(os.path.splitext(path)[1].lower()):
+            return found
+    return _PYTHON if re.match("#!.*python", text) else ("", None)
 
 
 def _wrong(parse: Callable[[str], Any]) -> Callable[[str], str | None]:
@@ -77,9 +101,16 @@ def _wrong(parse: Callable[[str], Any]) -> Callable[[str], str | None]:
     return check
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_PYTHON: Final = ("Python", _wrong(parse_python))
+_JSON: Final = ("JSON", _wrong(partial(json.loads, parse_constant=_no_constant)))
 _LANGUAGES: Final[Mapping[str, tuple[str, Callable[[str], str | None]]]] = {
-    "py": ("Python", _wrong(parse_python)),
-    "pyi": ("Python", _wrong(parse_python)),
-    "json": ("JSON", _wrong(json.loads)),
-    "toml": ("TOML", _wrong(tomllib.loads)),
+    ".py": _PYTHON,
+    ".pyi": _PYTHON,
+    ".json": _JSON,
+    ".ipynb": _JSON,
+    ".toml": ("TOML", _wrong(tomllib.loads)),
 }

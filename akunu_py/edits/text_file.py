@@ -1,7 +1,8 @@
 """TextFile: the text of a file, and the file with another text in it.
 
-A model sees text with `\\n` as line ends. Line ends, encoding, byte order mark and mode of the file
-stay as they are, and links lead to the same file. A file is replaced in one step or not at all.
+A model sees text with `\\n` as line ends. Line ends, encoding, byte order mark, mode and, where
+allowed, owner of the file stay as they are, and links lead to the same file. A file is replaced in
+one step or not at all.
 """
 
 import codecs
@@ -106,14 +107,51 @@ class TextFile:
             if not mode & 0o222 or not os.access(path, os.W_OK):
                 raise EditError(f"{self.name} is read-only.")
             if backup:
+                self._check_unchanged(path)
                 with replacement(copy := path.with_name(path.name + BACKUP)) as file:
                     file.write(self.content)
                 os.chmod(copy, mode & 0o777)
             with replacement(path) as file:
                 file.write(content)
                 file.flush()
-                if path.read_bytes() != self.content:  # looked at last, just before it is replaced
-                    raise EditError(f"{self.name} has changed since it was read; ask again.")
+                self._check_unchanged(path)  # last, just before it is replaced
         except OSError as error:
             why = error.strerror or error
             raise EditError(f"{self.name} could not be written: {why}.") from None
+
+    def write_to(self, output: Path, text: str) -> None:
+        """Puts another text into another file, which is replaced, or a pipe or device; into this
+        one as `write` does, with the same errors."""
+        path = Path(os.path.realpath(output))
+        if path == Path(os.path.realpath(self.name)):
+            return self.write(text)
+        content = self.encode(text)
+        try:
+            if output.exists() and not output.is_file():
+                output.write_bytes(content)
+                return None
+            path.touch()  # a new file has the usual mode
+            with replacement(path) as file:
+                file.write(content)
+        except OSError as error:
+            raise EditError(f"{output} could not be written: {error.strerror or error}.") from None
+
+    def _check_unchanged(self, path: Path) -> None:
+        if path.read_bytes() != self.content:
+            raise EditError(f"{self.name} has changed since it was read; ask again.")
+
+
+def check_output(output: Path) -> None:
+    """Refuses a file that `TextFile.write_to` cannot write, with an `InvalidRequestError`."""
+    folder = Path(os.path.realpath(output)).parent
+    if output.is_dir():
+        raise InvalidRequestError(f"{output} is a folder.")
+    if not folder.is_dir():
+        raise InvalidRequestError(f"There is no folder {folder}.")
+    if output.exists():
+        if not output.stat().st_mode & 0o222 or not os.access(output, os.W_OK):
+            raise InvalidRequestError(f"{output} is read-only.")
+        if not output.is_file():
+            return  # a pipe or a device, which is not replaced
+    if not os.access(folder, os.W_OK):
+        raise InvalidRequestError(f"No file can be written in {folder}.")

@@ -1,17 +1,21 @@
 """`edit`: files change as the answer says, or not at all, and then it says why."""
 
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import chdir
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from akunu_py.__main__ import main
 from akunu_py.cli import edit as command
 from akunu_py.edits.text_file import TextFile
+from akunu_py.errors import ContextOverflowError
+from akunu_py.events import Event
 from tests.cli.fakes import ENDLESS, FakeEngine
 
 OLD = "def f(x):\n    return x\n\n\ndef g():\n    pass\n"
@@ -98,13 +102,13 @@ def test_the_answer_can_be_changed_in_an_editor(
 def test_a_terminal_shows_a_diff_in_colours(
     answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers(fenced(NEW.replace("pass", "pass\x1b[2J")))
+    answers(fenced(NEW.replace("pass", "pass  # \x1b[2J")))
     monkeypatch.setattr(sys, "stdout", shown := Terminal())
     assert main(["edit", str(path), "Rename x", "--check"]) == 1
     lines = shown.getvalue().splitlines()
     assert lines[1:4] == ["\x1b[2m@@ -1 +1 @@\x1b[0m", "\x1b[31m-def f(x):\x1b[0m",
                           "\x1b[31m-    return x\x1b[0m"]  # fmt: skip
-    assert "\x1b[32m+    pass\u241b[2J\x1b[0m" in lines
+    assert "\x1b[32m+    pass  # \u241b[2J\x1b[0m" in lines
 
 
 def test_without_a_terminal_it_does_not_ask(
@@ -242,12 +246,161 @@ def test_output_leaves_the_file_alone(answers: Answer, path: Path) -> None:
     assert path.read_text() == OLD
 
 
+def test_output_to_a_pipe_is_written_to_it(answers: Answer, path: Path) -> None:
+    os.mkfifo(pipe := path.with_name("pipe"))
+    answers(fenced(NEW))
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        assert main(["edit", str(path), "Rename x", "--output", str(pipe)]) == 0
+        assert reader.read() == NEW.encode()
+    assert pipe.is_fifo()
+
+
+def test_output_that_cannot_be_written_is_refused_before_the_model_runs(
+    answers: Answer, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = answers()
+    (fixed := path.with_name("fixed.py")).write_text("keep\n")
+    fixed.chmod(0o444)
+    for output, sentence in (
+        (path.parent, "is a folder."),
+        (path.with_name("absent") / "new.py", "There is no folder"),
+        (fixed, "fixed.py is read-only."),
+    ):
+        assert main(["edit", str(path), "Rename x", "--output", str(output)]) == 2
+        assert sentence in capsys.readouterr().err
+    assert not engine.prompts
+    assert fixed.read_text() == "keep\n"
+
+
+def test_output_that_its_encoding_cannot_hold_leaves_no_file(answers: Answer, path: Path) -> None:
+    path.write_bytes(b"caf\xe9 x = 1\n")
+    answers(fenced("café € = 1\n"))
+    output = path.with_name("new.py")
+    assert main(["edit", str(path), "Rename x", "--output", str(output)]) == 4
+    assert not output.exists()
+
+
+def test_output_to_the_file_itself_does_not_overwrite_changes(
+    answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = answers(fenced(NEW))
+    stream = engine.stream
+
+    def change(*asked: Any) -> Generator[Event, None, None]:
+        path.write_text("of another\n")
+        return stream(*asked)
+
+    monkeypatch.setattr(engine, "stream", change)
+    assert main(["edit", str(path), "Rename x", "--output", str(path)]) == 4
+    assert path.read_text() == "of another\n"
+
+
 def test_one_file_that_cannot_be_edited_stops_no_other(answers: Answer, path: Path) -> None:
     other = path.with_name("other.py")
     other.write_text(OLD)
     answers("No.", fenced(NEW))
     assert main(["edit", str(path), str(other), "Rename x", "--yes"]) == 4
     assert (path.read_text(), other.read_text()) == (OLD, NEW)
+
+
+def test_empty_and_unreadable_files_stop_no_others(
+    answers: Answer, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (empty := path.with_name("__init__.py")).touch()
+    absent = path.with_name("absent.py")
+    answers(fenced(NEW), fenced(OLD))
+    assert main(["edit", str(empty), str(path), "Rename x", "--yes"]) == 0
+    assert path.read_text() == NEW
+    assert f"{empty} is empty; it was skipped." in capsys.readouterr().err
+    path.write_text(NEW)
+    assert main(["edit", str(absent), str(path), "Rename y", "--yes", "--json"]) == 4
+    assert path.read_text() == OLD
+    found = json.loads(capsys.readouterr().out)["files"]
+    assert [(one["file"], one["written"]) for one in found] == [
+        (str(absent), False), (str(path), True),
+    ]  # fmt: skip
+    assert "cannot be read" in found[0]["why"]
+
+
+def test_one_file_that_is_refused_stops_no_other(
+    answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (other := path.with_name("other.py")).write_text(OLD)
+    engine = answers(fenced(NEW))
+    stream = engine.stream
+
+    def refuse(*_: Any) -> Generator[Event, None, None]:
+        monkeypatch.setattr(engine, "stream", stream)
+        raise ContextOverflowError("The prompt does not fit.")
+
+    monkeypatch.setattr(engine, "stream", refuse)
+    assert main(["edit", str(path), str(other), "Rename x", "--yes"]) == 4
+    assert (path.read_text(), other.read_text()) == (OLD, NEW)
+    assert f"The prompt does not fit. {path} was left as it is." in capsys.readouterr().err
+
+
+def test_json_has_what_was_done_before_ctrl_c(
+    answers: Answer, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (other := path.with_name("other.py")).write_text(OLD)
+    answers(fenced(NEW), ENDLESS, interrupts=1)
+    assert main(["edit", str(path), str(other), "Rename x", "--yes", "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)["files"]
+    assert [(one["file"], one["written"]) for one in found] == [(str(path), True)]
+
+
+def test_a_check_tells_of_what_went_wrong_first(answers: Answer, path: Path) -> None:
+    (other := path.with_name("other.py")).write_text(OLD)
+    answers("No.", fenced(NEW), fenced("def f(:\n"))
+    assert main(["edit", str(path), str(other), "Rename x", "--check"]) == 4
+    assert main(["edit", str(path), "Rename x", "--check"]) == 4
+
+
+def test_a_check_of_a_pipe_shows_the_diff(
+    answers: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers(fenced(NEW))
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(OLD.encode())))
+    assert main(["edit", "-", "Rename x", "--check"]) == 1
+    assert DIFF in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("editor", "sentence"),
+    [
+        ("false", "returned non-zero exit status 1."),
+        ("vi '", "vi ' failed: No closing quotation."),
+        ("rm", "cannot be read: No such file or directory."),
+        ("/absent", "failed: [Errno 2] No such file or directory: '/absent'."),
+    ],
+)
+def test_an_editor_that_fails_leaves_the_doubt(
+    answers: Answer,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    editor: str,
+    sentence: str,
+) -> None:
+    answers(fenced("def f(:\n"))
+    monkeypatch.setenv("VISUAL", editor)
+    monkeypatch.setattr(sys, "stdin", Terminal("e\nn\n"))
+    assert main(["edit", str(path), "Rename x"]) == 0
+    err = capsys.readouterr().err
+    assert f"{sentence}\n" in err
+    assert err.count("apply anyway?") == 2
+
+
+def test_the_diff_after_an_editor_is_safe_on_a_terminal(
+    answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(fenced(NEW.replace("pass", "pass  # \x1b]0;title\x07")))
+    monkeypatch.setenv("VISUAL", "true")
+    monkeypatch.setattr(sys, "stdin", Terminal("e\nn\n"))
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    assert main(["edit", str(path), "Rename x"]) == 0
+    assert "\x1b]0" not in shown.getvalue()
 
 
 def test_ctrl_c_changes_nothing(answers: Answer, path: Path) -> None:
@@ -285,7 +438,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
         (["file.py", "x", "--lines", "a"], "'a' is not a whole number"),
         (["file.py", "x", "--lines", "9:12", "--yes"], "has 6 lines; there are no `lines` 9:12"),
         (["file.py", "x", "--function", "h", "--yes"], "has no functions h; it has f, g."),
-        (["empty.py", "x", "--yes"], "There is no text in empty.py to edit."),
+        (["empty.py", "x", "--yes"], "empty.py is empty; it was skipped.\n"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(

@@ -15,8 +15,12 @@ from akunu_py.cli.slash_commands import (
 )
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options, Sampling
+from akunu_py.round import Finish
 from akunu_py.worker import EngineWorker
-from tests.cli.fakes import FakeEngine
+from tests.cli.fakes import ENDLESS, FakeEngine
+
+F = "def f(x):\n    return x\n"
+G = "def g(x):\n    # remove one\n    return x - 1\n"
 
 
 @pytest.fixture
@@ -240,6 +244,54 @@ def test_what_cannot_be_applied_is_refused(conversation: Conversation, tmp_path:
     conversation.options = Options(max_tokens=2)
     say(conversation, f"/edit {path} rename x")
     with pytest.raises(InvalidRequestError, match="The last answer was cut"):
+        say(conversation, "/apply")
+
+
+@pytest.mark.parametrize(
+    ("old", "answer", "sentence"),
+    [
+        (f"{F}\n\n{G}", f"```\n{F}```", "drops g, which the instruction does not ask for"),
+        (f"{F}\n\n{G}", f"```\n{G}\n\n{F}```\n```\nf(1)\n```", "drops f, g, which"),
+        (F, f"```\n{F}\n    pass\n", "does not tell where its code ends"),
+        (F, f"````\n{F}\n```sh\nls\n````\n", "does not tell where its code ends"),
+    ],
+)
+def test_a_doubtful_answer_is_not_applied(
+    start: Callable[[FakeEngine], EngineWorker],
+    tmp_path: Path,
+    old: str,
+    answer: str,
+    sentence: str,
+) -> None:
+    (path := tmp_path / "a.py").write_text(old)
+    conversation = Conversation(start(FakeEngine(answer)), Options())
+    say(conversation, f"/edit {path} rename x to y in f and g")
+    with pytest.raises(AkunuError, match=f"{sentence}.*It was not applied"):
+        say(conversation, "/apply")
+    assert path.read_text() == old
+
+
+def test_an_example_does_not_replace_a_file(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "notes").write_text("my\nown\nnotes\nof\nlast\nyear\n")
+    conversation = Conversation(start(FakeEngine("Run\n```\nls\n```")), Options())
+    ask(conversation, "How do I list files?\n```\nremove\n```")
+    with pytest.raises(AkunuError, match="drops 5 of 6 lines"):
+        say(conversation, f"/apply {path}")
+
+
+def test_an_answer_that_was_stopped_is_not_applied(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.py").write_text("x = 1\n")
+    conversation = Conversation(start(FakeEngine(ENDLESS)), Options())
+    turn = run_command(conversation, f"/edit {path} rename x")
+    assert isinstance(turn, Turn)
+    for _ in turn:
+        turn.cancel()
+    assert turn.finish is Finish.CANCELLED
+    with pytest.raises(InvalidRequestError, match="The last answer was stopped"):
         say(conversation, "/apply")
 
 

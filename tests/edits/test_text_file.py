@@ -78,6 +78,36 @@ def test_mode_link_and_backup(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([path, link, copy])
 
 
+def test_all_of_the_mode_and_the_owner_are_kept(tmp_path: Path) -> None:
+    (path := tmp_path / "file").write_text(LINES)
+    if os.geteuid() == 0:
+        os.chown(path, 1234, 1234)
+    path.chmod(0o6755)
+    before = path.stat()
+    TextFile.read(path).write("new\n")
+    after = path.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (
+        before.st_mode,
+        before.st_uid,
+        before.st_gid,
+    )
+
+
+def test_a_file_that_cannot_keep_its_owner_runs_as_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "file").write_text(LINES)
+    path.chmod(0o4755)
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chown", forbidden)
+    TextFile.read(path).write("new\n")
+    assert path.read_text() == "new\n"
+    assert path.stat().st_mode & 0o7777 == 0o755
+
+
 def test_five_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     lines = [f"line {number} é" for number in range(400_000)]
@@ -109,6 +139,11 @@ def test_a_file_that_changed_underneath_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(EditError, match="has changed since it was read"):
         file.write("mine\n")
     assert path.read_text() == "of another\n"
+    (copy := tmp_path / f"file{BACKUP}").write_text("older\n")
+    with pytest.raises(EditError, match="has changed since it was read"):
+        file.write("mine\n", backup=True)
+    assert copy.read_text() == "older\n"
+    copy.unlink()
     path.unlink()
     with pytest.raises(EditError, match="could not be written: No such file"):
         file.write("mine\n")
