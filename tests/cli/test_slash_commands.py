@@ -250,8 +250,12 @@ def test_what_cannot_be_applied_is_refused(conversation: Conversation, tmp_path:
 @pytest.mark.parametrize(
     ("old", "answer", "sentence"),
     [
-        (f"{F}\n\n{G}", f"```\n{F}```", "drops g, which the instruction does not ask for"),
-        (f"{F}\n\n{G}", f"```\n{G}\n\n{F}```\n```\nf(1)\n```", "drops f, g, which"),
+        (
+            f"{F}\n\n{G}",
+            f"```\n{F}```",
+            "drops g, which the instruction does not ask for. It was not",
+        ),
+        (f"{F}\n\n{G}", f"```\n{G}\n\n{F}```\n```\nf(1)\n```", "has several code blocks"),
         (F, f"```\n{F}\n    pass\n", "does not tell where its code ends"),
         (F, f"````\n{F}\n```sh\nls\n````\n", "does not tell where its code ends"),
     ],
@@ -266,7 +270,7 @@ def test_a_doubtful_answer_is_not_applied(
     (path := tmp_path / "a.py").write_text(old)
     conversation = Conversation(start(FakeEngine(answer)), Options())
     say(conversation, f"/edit {path} rename x to y in f and g")
-    with pytest.raises(AkunuError, match=f"{sentence}.*It was not applied"):
+    with pytest.raises(AkunuError, match=sentence):
         say(conversation, "/apply")
     assert path.read_text() == old
 
