@@ -362,7 +362,7 @@ class Runner:
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
 
         def resume() -> float:
-            """The time from which a chunk is timed, once what others have in flight is done."""
+            """Waits for what others have in flight, and returns the time."""
             if varies and self._prefixes.in_company:
                 mx.synchronize()
             return perf_counter()

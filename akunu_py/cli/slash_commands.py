@@ -4,7 +4,6 @@ A command takes the conversation and the words after its name, and returns a tex
 to answer. If it raises an `AkunuError`, it has changed nothing.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from akunu_py.edits.growing import diff_of
 from akunu_py.edits.parts import Part
 from akunu_py.edits.reading import WHOLE, question
 from akunu_py.edits.text_file import TextFile
-from akunu_py.errors import EditError, InvalidRequestError
+from akunu_py.errors import InvalidRequestError
 from akunu_py.option_field import (
     Option,
     UnreadableWordError,
@@ -43,7 +42,6 @@ Reply = str | Turn
 _SWITCH: Final = ("on", "off")
 _OFF: Final = ("off", "none")
 _WIDTH: Final = 80
-_FENCE: Final = re.compile(r"^ {0,3}(?:`{3,}|~{3,})", re.MULTILINE)
 _SAMPLING: Final = {
     option.word: option
     for option in options_in(Sampling).values()
@@ -163,8 +161,6 @@ def _apply(conversation: Conversation, rest: str) -> Reply:
     if file is None:
         raise InvalidRequestError("No file was named to apply it to; use /apply FILE.")
     asked, answer = conversation.last_answer()
-    if len(_FENCE.findall(answer)) % 2:
-        raise EditError("The last answer does not tell where its code ends. It was not applied.")
     instruction = asked.partition("\n```")[0]  # what follows is the file, which says nothing
     new = apply_answer(file.name, file.text, answer, instruction)
     file.write(new)

@@ -19,9 +19,9 @@ _DELETES: Final = re.compile(
 """Imperatives by which an instruction asks for less than there was."""
 _QUOTED: Final = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|(?<!\w)'[^'\n]*'")
 _LOST_LINES, _LOST_SHARE, _LOST_OF_FEW = 8, 0.5, 0.8
-"""More lines than this, and a larger share of them than the first, are not lost unasked; of fewer
-lines, a larger share than the second. Of 522 right answers, of EditEval, HumanEvalPack and renames
-in that, five lose 4 to 7 lines, 56 to 78%."""
+"""An edit is doubted if it loses more than this number of lines and more than the first share of
+all; or fewer lines, and more than the second share. Of 522 right answers (EditEval, HumanEvalPack,
+renames in these), five lose 4 to 7 lines, which are 56 to 78%."""
 _ELISION: Final = re.compile(
     r"(?:^|\s)(?:#|//|--|;|/\*|<!--|%)\s*(?:\.\.\.|…|[(\[]?(?:the )?"
     r"(?:unchanged\b|(?:rest|remaining|existing|other|previous)\b.*"

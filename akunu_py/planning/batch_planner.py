@@ -63,8 +63,8 @@ class BatchPlanner:
         return pays or self._refused >= PROBE_AFTER
 
     def lengths(self, drafts: Sequence[Draft], kept: Sequence[int], company: Company) -> list[int]:
-        """How many tokens of each draft the next forward verifies; of those that may not be cut,
-        `kept` has their length, and 0 of the others."""
+        """How many tokens of each draft the next forward verifies. `kept` has the length of each
+        draft that may not be cut, and 0 for the others."""
         lengths, speedup = self._share(drafts, kept, company)
         if self._after_step:
             self._note(speedup)

@@ -22,7 +22,7 @@ import mlx.core as mx
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.errors import InvalidRequestError, RankError
 from akunu_py.model.loading import LoadedNetwork
-from akunu_py.model.target_model import FORWARDS_PER_CLEANUP, REST_S, TargetModel
+from akunu_py.model.target_model import REST_S, TargetModel
 from akunu_py.options import KVQuantization
 from akunu_py.ranks.group import Ranks
 
@@ -219,7 +219,6 @@ class Follower:
         self._model = model
         self._ranks = ranks
         self._caches: dict[int, KVCache] = {}
-        self._forwards = 0
 
     def obey(self, words: Iterator[int]) -> int | None:
         for word in words:
@@ -273,6 +272,5 @@ class Follower:
             else:
                 mx.async_eval(logits)  # type: ignore[no-untyped-call]
         self._ranks.agree(*(cache.length for cache in caches))
-        self._forwards += 1
-        if operation is Operation.APPEND or self._forwards % FORWARDS_PER_CLEANUP == 0:
+        if operation is Operation.APPEND:
             mx.clear_cache()

@@ -256,8 +256,8 @@ def test_what_cannot_be_applied_is_refused(conversation: Conversation, tmp_path:
             "drops g, which the instruction does not ask for. It was not",
         ),
         (f"{F}\n\n{G}", f"```\n{G}\n\n{F}```\n```\nf(1)\n```", "has several code blocks"),
-        (F, f"```\n{F}\n    pass\n", "does not tell where its code ends"),
-        (F, f"````\n{F}\n```sh\nls\n````\n", "does not tell where its code ends"),
+        (F, f"```\n{F}\n    pass\n", "code block of the answer has no end"),
+        (F, f"````\n{F}\n```sh\nls\n````\n", "no longer valid Python"),
     ],
 )
 def test_a_doubtful_answer_is_not_applied(
