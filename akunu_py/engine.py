@@ -8,6 +8,7 @@ in what the engine itself calls.
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Final
 
@@ -300,31 +301,39 @@ class Engine:
         return max(1, int(min(parallel, self._prefixes.seats(USUAL_TOKENS))))
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
-        """Measures for a few seconds what forwards cost, if planners have to guess it.
+        """Measures for a few seconds what forwards cost, if planners have to guess it; then finds
+        out which of them compute a row alike, which may take minutes.
 
         Meant for when no request waits; `interrupted` is asked often and ends it. The next call
         goes on with what was measured.
         """
         self.runner.owner.check()
-        if not self.speculation.wants_costs or monotonic() < self._measure_costs_at:
-            return
 
         def check(*_: float) -> None:
             if interrupted():
                 raise InterruptedError
 
-        try:
-            with self.model.guard():
-                curve = calibration.measure_and_store(
-                    self.model, self.backend, progress=check, found=self._costs_found
-                )
-            self.speculation.trust(curve)
-        except InterruptedError:
-            return
-        except Exception:  # whatever it is, requests are answered without these costs
-            pass
-        self._costs_found = Unfinished()
-        self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
+        speculation = self.speculation
+        while monotonic() >= self._measure_costs_at and (
+            speculation.wants_costs or speculation.wants_row_class
+        ):
+            known, found = speculation.cost_curve, self._costs_found
+            measure = (
+                partial(calibration.find_row_class, curve=known)
+                if known
+                else (calibration.measure_and_store)
+            )
+            try:
+                with self.model.guard():
+                    curve = measure(self.model, self.backend, progress=check, found=found)
+                speculation.trust(curve)
+            except InterruptedError:
+                return
+            except Exception:  # whatever it is, requests are answered without these costs
+                pass
+            self._costs_found = Unfinished()
+            if speculation.cost_curve is known:
+                self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 
     def save_prompts(self, *, closing: bool = False) -> bool:
         """Writes a file of what the caches hold and the disk does not; False if there is no more.

@@ -115,7 +115,7 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        return isinstance(self.default, bool)
+        return isinstance(self.default, bool) or self.read is on_or_off
 
     @property
     def word(self) -> str:

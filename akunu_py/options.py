@@ -23,6 +23,7 @@ from akunu_py.option_field import (
     draft_tokens,
     file_text,
     json_object,
+    on_or_off,
     option,
     part,
     token_bias,
@@ -343,8 +344,10 @@ class Options:
         f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
         metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
     # See `decoding/target.py`.
-    exact: bool = option(False, "give the same tokens with and without drafts, in 16 bits "
-        "too; slower", group=SPECULATION)
+    exact: bool | None = option(None, "give the same tokens with and without drafts, in 16 bits "
+        "too, whatever that costs", group=SPECULATION, read=on_or_off,
+        shown="where it costs nothing",
+        off=("--no-exact", False, "draft as is fastest, though near-ties may change places"))
     slot: int | None = option(None, "which cache of an earlier request to use, if no other request "
         "uses it; None takes the one that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
         flag=None)

@@ -18,12 +18,13 @@ import mlx.core as mx
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch, Member
 from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.speculation import SpeculationState
+from akunu_py.decoding.speculation import SpeculationState, padded_to
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
+from akunu_py.planning.row_class import RowClass
 from akunu_py.prompt import encode_prompt, encode_references
 from akunu_py.prompt_memory import ChunkSize, PromptMemory
 from akunu_py.round import Finish, Round
@@ -171,8 +172,8 @@ class Runner:
         if slot is None or session is None or sequence.phase is not Phase.DECODING:
             return True
         # A round begins with the forward that is in flight, and may send the next two.
-        padded = self._model.padding.values()
-        rows = session.num_draft_tokens, self._speculation.block_rows, *padded
+        least = padded_to(self._speculation.rows_of(sequence.options))
+        rows = session.num_draft_tokens, least, *self._model.padding.values()
         longest = 2 * (2 + max(rows))
         wanted = min(slot.cache.length + longest, prefixes.limit)
         if wanted <= slot.cache.capacity:
@@ -267,11 +268,13 @@ class Runner:
         options, speculation = sequence.options, self._speculation
         if options.scores_prompt:
             return []
-        if not options.exact or options.max_tokens == 0 or speculation.why_impossible:
-            return sequence.tokens
-        # It must not depend on drafts either: whole blocks, or the prompt.
         rows = speculation.rows_of(options)
-        whole = sequence.stats.generated_tokens // rows * rows if rows else 0
+        if rows is None or options.max_tokens == 0:
+            return sequence.tokens
+        # It must not depend on drafts either: all but the last token, or whole blocks.
+        if isinstance(rows, RowClass):
+            return sequence.tokens[:-1]
+        whole = sequence.stats.generated_tokens // rows * rows
         return sequence.tokens[: len(sequence.prompt) - 1 + whole]
 
     def _first_room(self, sequence: Sequence) -> int:
@@ -421,6 +424,7 @@ class Runner:
             )
             session.begin(prompt, references, slot.cache.head)
         sequence.stats.draft_s += perf_counter() - begun
+        rows = self._speculation.rows_of(options)
         target = ModelTarget(
             self._model,
             slot.cache,
@@ -429,15 +433,17 @@ class Runner:
             limit=limit - 1,  # the last token of an answer is in no cache
             grow=lambda tokens: self._prefixes.grow(slot, tokens),
             logprobs=LogprobRequest(options.logprobs, options.drawn_logprobs),
-            block_rows=self._speculation.rows_of(options),
+            rows=rows,
         )
         longest = limit if options.max_tokens is None else options.max_tokens
+        shared = rows.shared if options.exact and isinstance(rows, RowClass) else 0
         return Member(
             target,
             session,
             prompt[-1],
             Limits(longest, sequence.end_tokens),
-            shares=not options.exact,
+            shares=not options.exact or shared > 0,
+            most_rows=shared,
             keeps_drafts=options.num_draft_tokens is not None,
         )
 

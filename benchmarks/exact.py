@@ -24,7 +24,7 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import BUNDLED_MODEL, Options, Sampling
 from akunu_py.stats import Stats
 from benchmarks.records import markdown_table, options_of, progress_line, record
-from tests.rounding import attention_by_size, round_as_gpus_do
+from tests.rounding import ANY_SIZE, attention_of, round_as
 
 ROWS: Final = (2, 3, 4, 8)
 SAMPLINGS: Final = {
@@ -48,7 +48,7 @@ def load_engine(name: str) -> Engine:
     model = TargetModel(
         loaded.original, loaded.tokenizer, loaded.config, name=name, layout=loaded.layout
     )
-    round_as_gpus_do(model.network)
+    round_as(ANY_SIZE, model.network)
     return Engine(model, engine.backend)
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     with ExitStack() as stack:
         engine = load_engine(arguments.model)
         if arguments.model == BUNDLED_MODEL:
-            stack.enter_context(attention_by_size())
+            stack.enter_context(attention_of(ANY_SIZE))
         prompts = make_prompts(engine, arguments.limit // len(KINDS), arguments.max_tokens)
         progress, results = progress_line("comparisons"), {}
         ways = {

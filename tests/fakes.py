@@ -17,6 +17,7 @@ from akunu_py.events import Completion
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
+from akunu_py.planning.row_class import RowClass
 from akunu_py.round import Round
 from akunu_py.sampling.random import GOLDEN_GAMMA, draw, mix64, uniform
 from akunu_py.sampling.sampler import Sampler
@@ -145,7 +146,7 @@ def rounds_of(
     planner: Planner | None = None,
     trimmer: DraftTrimmer | None = None,
     chain: Chain | None = None,
-    block_rows: int = 0,
+    rows: RowClass | int | None = None,
 ) -> Iterator[Round]:
     """The shipped loop on a model; plain decoding without a drafter or a chain.
 
@@ -166,7 +167,7 @@ def rounds_of(
         cache,
         sampler,
         session.num_draft_tokens,
-        block_rows=block_rows,
+        rows=rows,
     )
     return run_alone(target, session, known, limits)
 

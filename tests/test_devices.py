@@ -31,6 +31,7 @@ DEVICE_NAMES = {"device", "default_device", "platform", "_recommended_bytes"}
 
 BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "machine/backend.py: _found": lambda _: find_backend().device,
+    "machine/backend.py: attention_edges": lambda machine: machine.attention_edges,
     "machine/backend.py: gpu_bytes": lambda machine: machine.gpu_bytes(1),
     "machine/backend.py: kv_form": lambda machine: machine.kv_form,
     "machine/backend.py: prefill_step": lambda machine: machine.prefill_step(

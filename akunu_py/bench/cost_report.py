@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from akunu_py.bench.measurement import heading, markdown_table
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.row_class import FREE
 from akunu_py.planning.theory import (
     Payoff,
     assess,
     break_even,
     predicted_speedup,
+    price_of_class,
 )
 
 DRAFT_LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
@@ -76,6 +78,7 @@ class CostReport:
             "Milliseconds per forward pass over M tokens, by tokens of context:",
             markdown_table(*self.costs()),
             *self.padding(),
+            f"{exactness_of(self.curve)}.",
             f"When drafts pay, at {self.context:,} tokens of context: the acceptance rate that "
             "num_draft_tokens needs to break even, and the speedup at other rates:",
             markdown_table(*self._thresholds()),
@@ -109,6 +112,24 @@ class CostReport:
             pays = "never" if threshold is None else f"{threshold:.0%}"
             rows.append((str(length), pays, *(f"{speedup:.2f}x" for speedup in speedups)))
         return ("num_draft_tokens", "break-even", *(f"at {a:.0%}" for a in ACCEPTANCES)), rows
+
+
+def exactness_of(curve: CostCurve) -> str:
+    """Which forwards compute a row alike, and what exact answers cost, in a sentence without a full
+    stop."""
+    alike = curve.row_class
+    if alike is None:
+        return "It is not known yet which forward passes compute a row alike"
+    compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
+    if not alike.holds:
+        return f"No forward passes of several tokens compute a row as a step does ({compared})"
+    price = price_of_class(curve, alike)
+    when = "by default" if price <= FREE else "with --exact"
+    like = "mlx-lm's" if alike.smallest == 1 else f"that of steps padded to {alike.smallest} tokens"
+    return (
+        f"Forward passes of {alike} ({compared}): {when} drafts change no token, which costs "
+        f"{price:.0%}, and the text is {like}"
+    )
 
 
 def curve_lines(curve: CostCurve) -> Iterator[str]:

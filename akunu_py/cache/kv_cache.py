@@ -9,6 +9,7 @@ prompts, with a copy of the windows.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -194,6 +195,13 @@ class KVCache:
         for layer in self._counted:
             layer.skip(tokens)
         self.length += tokens
+
+    def repeat(self, tokens: int) -> None:
+        """Makes the context as long as `tokens` with copies of what it holds, one token or more."""
+        last = replace(self.checkpoint(whole=True), length=tokens)
+        while (length := max((one.offset for one in self._full), default=tokens)) < tokens:
+            self.append_rows(self.rows(0, min(length, tokens - length)))
+        self.resume(tokens, [last])
 
     def grow(self, capacity: int) -> None:
         """Makes room for more tokens; if there is no memory for them, it stays as it was."""

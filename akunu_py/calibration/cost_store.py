@@ -23,7 +23,7 @@ from akunu_py.package import cache_folder, make_private, open_file, write_atomic
 from akunu_py.planning.cost_curve import DOUBTFUL, CostCurve, CostLevel
 
 _FORMAT: Final = "akunu-py cost curve"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MAX_FILE_BYTES: Final = 1 << 20
 
 _VALID_S: Final = 30 * 86_400.0

@@ -23,6 +23,7 @@ from akunu_py.calibration.forward_times import (
     LevelTimes,
     is_clearly_faster,
 )
+from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import BackendError
 from akunu_py.machine.backend import Backend, is_saving_power, other_load
 from akunu_py.machine.blas import Blas, load_blas
@@ -34,6 +35,8 @@ CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes are measured at the first, a few at the others."""
 
 BUDGET_S: Final = 2.5
+
+ROW_CLASS_S: Final = 240.0
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, before padding: they only say what a longer context adds."""
@@ -60,6 +63,7 @@ class Unfinished:
             that number if not.
         levels: those that are complete, and `level` the times of the next.
         loads: how many processes wanted each core meanwhile, at several moments.
+        row_classes: the search for forwards that compute a row alike.
     """
 
     spent_s: float = 0.0
@@ -69,6 +73,7 @@ class Unfinished:
     levels: list[CostLevel] = field(default_factory=list)
     level: LevelTimes = field(default_factory=LevelTimes)
     loads: list[float] = field(default_factory=list)
+    row_classes: RowClassSearch | None = None
 
 
 def find_cost_curve(
@@ -106,6 +111,39 @@ def measure_and_store(
             "try again when it is idle."
         ) from error
     return _apply(model, curve)
+
+
+def find_row_class(
+    model: TargetModel,
+    backend: Backend,
+    curve: CostCurve,
+    *,
+    limit_s: float = ROW_CLASS_S,
+    store: CostStore | None = None,
+    progress: CalibrationProgress | None = None,
+    found: Unfinished | None = None,
+) -> CostCurve:
+    """Measured costs with the forwards that compute a row alike; keeps both.
+
+    Args:
+        limit_s: the most seconds to spend; without such forwards it takes one or two.
+        found: what an earlier call compared before `progress` raised.
+    """
+    found = found or Unfinished()
+    search = found.row_classes or RowClassSearch(backend.attention_edges, contexts_of(model))
+    found.row_classes = search
+    padding, model.padding = model.padding, {}
+    try:
+        with model.guard():
+            row_class = search.find(
+                model, curve, limit_s, lambda: progress and progress(search.spent_s, limit_s)
+            )
+    finally:
+        model.padding = padding
+        mx.clear_cache()
+    curve = replace(curve, row_class=row_class)
+    (store or CostStore()).save(cost_key(model, backend), curve.unpadded)
+    return curve
 
 
 def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:

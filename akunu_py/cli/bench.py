@@ -19,7 +19,7 @@ from akunu_py.bench.replay import ReplayCase
 from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
 from akunu_py.bench.samples import MAX_REQUESTS, encode_samples, hold_out, read_samples
 from akunu_py.calibration.cost_store import find_curves
-from akunu_py.cli.loading import load_engine, measure_costs_with_bar
+from akunu_py.cli.loading import find_row_class_with_bar, load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar
 from akunu_py.cli.settings import (
     ANSWERS,
@@ -71,7 +71,7 @@ def measure(
 
 def _measure_cost(settings: CostSettings) -> CostReport:
     engine = load_engine(settings.model)
-    curve = measure_costs_with_bar(engine, settings.seconds)
+    curve = find_row_class_with_bar(engine, measure_costs_with_bar(engine, settings.seconds))
     return CostReport(describe_machine(engine.backend), describe_model(engine), curve)
 
 

@@ -282,7 +282,7 @@ def _read_options(saved: dict[str, Any]) -> Options:
             stop=tuple(_typed(stop, str) for stop in settings["stop"]),
             drafter=drafter,
             num_draft_tokens=_typed(settings["num_draft_tokens"], int, NoneType),
-            exact=_typed(settings["exact"], bool),
+            exact=_typed(settings["exact"], bool, NoneType),
         )
     except InvalidRequestError as error:
         raise ValueError(str(error).rstrip(".")) from error

@@ -9,9 +9,9 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.bench.cost_report import CostReport, curve_lines
+from akunu_py.bench.cost_report import CostReport, curve_lines, exactness_of
 from akunu_py.bench.measurement import describe_machine, describe_model, write_report
-from akunu_py.cli.loading import load_engine, measure_costs_with_bar
+from akunu_py.cli.loading import find_row_class_with_bar, load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar, count, tell
 from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
@@ -63,6 +63,7 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
 
     tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
     curve = measure_costs_with_bar(engine, COSTS_S, CONTEXTS)
+    curve = find_row_class_with_bar(engine, curve)
     cost = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
     with ProgressBar(sys.stderr, "answering", counts=True) as bar:
         report = make_report(engine, cost, bar)
@@ -92,6 +93,7 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
         _line("" if index else "cost", costs) for index, costs in enumerate(curve_lines(curve))
     ]
     lines.append(_line("", _conditions(curve)))
+    lines.append(_line("exact", exactness_of(curve)))
     trusted = curve.doubt <= MEASURED
     if trusted and engine.model.head is not None:
         findings["head"] = found = _head_costs(engine.model, curve)
@@ -119,7 +121,8 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
     try:
         known = find_cost_curve(engine.model, engine.backend)
         is_known = known.measured_at is not None and known.doubt <= MEASURED
-        return (known if is_known else measure_costs_with_bar(engine)), ""
+        curve = known if is_known else measure_costs_with_bar(engine)
+        return find_row_class_with_bar(engine, curve), ""
     except BackendError as error:
         return None, str(error)
 

@@ -8,6 +8,7 @@ from akunu_py.cli.render import ProgressBar
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.files import find_adapter, find_model, is_hub_name
 from akunu_py.options import ModelOptions
+from akunu_py.planning.cost_curve import MEASURED
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -39,6 +40,17 @@ def measure_costs_with_bar(
             contexts=contexts,
             progress=bar,
         )
+
+
+def find_row_class_with_bar(engine: "Engine", curve: "CostCurve") -> "CostCurve":
+    """Finds out which forward passes compute a row alike, if the costs are trusted and that is not
+    known, and stores it with them."""
+    from akunu_py.calibration.measure import find_row_class  # noqa: PLC0415
+
+    if curve.doubt > MEASURED or curve.row_class is not None:
+        return curve
+    with ProgressBar(sys.stderr, "comparing forward passes") as bar:
+        return find_row_class(engine.model, engine.backend, curve, progress=bar)
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:

@@ -258,7 +258,7 @@ def describe_options(options: Options) -> str:
         ),
         f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
         f"drafter {options.drafter}, {drafts}" if options.drafts else "no drafts",
-        "exact" if options.exact else "",
+        {True: "exact", False: "near-ties may differ", None: ""}[options.exact],
         "no token limit" if limit is None else f"up to {count(limit, 'token')}",
     ]
     return " · ".join(fact for fact in facts if fact)

@@ -6,6 +6,7 @@ next. `BatchPlanner` cuts their drafts, and says whether single steps of all fol
 forward is read. A sequence without company decodes as it does without a batch.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -46,7 +47,8 @@ class Member(Decoding[PendingForward]):
     """A sequence that may share forwards with others.
 
     Args:
-        shares: whether it may; the forwards of an exact answer may have no rows of others.
+        shares: whether it may.
+        most_rows: the most rows of a forward that it shares, if it is exact; 0 sets no limit.
         keeps_drafts: whether none of its drafts is shortened.
 
     Attributes:
@@ -64,10 +66,12 @@ class Member(Decoding[PendingForward]):
         limits: Limits,
         *,
         shares: bool = True,
+        most_rows: int = 0,
         keeps_drafts: bool = False,
     ) -> None:
         super().__init__(target, session, known, limits)
         self.shares = shares
+        self.most_rows = most_rows
         self._keeps_drafts = keeps_drafts
 
     @property
@@ -161,11 +165,20 @@ class Batch:
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
         """Those that share forwards, two or more. Where all are padded to the longest, they are of
-        about the same length, and there is memory for their padding."""
+        about the same length, and there is memory for their padding. Exact ones are so few that a
+        row of each fits."""
         if len(members) < 2 or self.why_impossible:
             return []
         if not self._model.pads_batches:
-            return [list(members)]
+            kinds = defaultdict[int, list[Member]](list)
+            for one in members:
+                kinds[one.most_rows].append(one)
+            parts = [
+                group[at : at + (most or len(group))]
+                for most, group in kinds.items()
+                for at in range(0, len(group), most or len(group))
+            ]
+            return [part for part in parts if len(part) > 1]
         groups: list[list[Member]] = [[]]
         for one in sorted(members, key=lambda one: one.target.cache.capacity):
             caches = [other.target.cache for other in (*groups[-1], one)]
@@ -208,9 +221,11 @@ class Batch:
         drafts = [one.draft for one in members]
         kept = [one.kept_of(draft) for one, draft in zip(members, drafts, strict=True)]
         lengths = self._planner.lengths(drafts, kept, self._company(members))
+        spare = members[0].most_rows - len(members) if members[0].most_rows else sum(lengths)
         for one, length in zip(members, lengths, strict=True):
             if one.forward is not None:
-                one.forward.draft = one.draft.cut(length)
+                one.forward.draft = one.draft.cut(min(length, spare))
+                spare -= len(one.draft)
 
     def _submit(
         self, members: Sequence[Member], *, ahead: bool = False, guessed: Sequence[Chain] = ()
@@ -234,7 +249,7 @@ class Batch:
         if not parts:
             return
         counts = [one.tokens.size for one in inputs]
-        if sum(counts) == len(parts) or self._model.pads_batches:
+        if parts[0].most_rows == 0 and (sum(counts) == len(parts) or self._model.pads_batches):
             self._join([one.target.cache for one in parts])
         shared = SharedForward(
             sequences=len(parts),

@@ -29,7 +29,8 @@ from akunu_py.options import MAX_PLANNED_TOKENS, Options
 from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
-from akunu_py.planning.theory import MAX_BATCH_ROWS
+from akunu_py.planning.row_class import FREE, RowClass
+from akunu_py.planning.theory import MAX_BATCH_ROWS, price_of_class
 from akunu_py.sampling.sampler import Sampler
 
 _SEES_AHEAD: Final = "phi3small"
@@ -45,7 +46,8 @@ DrafterFactory = Callable[[Sampler], Drafter]
 @dataclass
 class _Experience:
     """What was learnt from fill-ins, or from other requests: rates of acceptance, which all share,
-    and the drafters and planners that no request uses now, the one used last at the end."""
+    and the drafters and planners that no request uses now, the one used last at the end; planners
+    by what their steps are padded to."""
 
     rates: AcceptanceRates = field(
         default_factory=lambda: AcceptanceRates(priors() | chain_priors())
@@ -53,7 +55,9 @@ class _Experience:
     drafters: defaultdict[type[Drafter], list[Drafter]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    planners: list[DraftPlanner] = field(default_factory=list)
+    planners: defaultdict[int, list[DraftPlanner]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
 
 class SpeculationState:
@@ -69,7 +73,7 @@ class SpeculationState:
             it.
         draft_model: drafts for requests that name it; None if there is none.
         why_impossible: one line for the user if drafts would change answers or cannot be dropped.
-        block_rows: the rows of all forwards of an exact answer.
+        block_rows: the rows of all forwards of an exact answer where no sizes are alike.
 
     Raises:
         InvalidRequestError: if the draft model has another tokenizer than the target.
@@ -92,7 +96,8 @@ class SpeculationState:
         self.draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
-        self._costs: LiveCosts | None = None
+        self._expected: CostCurve | None = None
+        self._costs: dict[int, LiveCosts] = {}  # by what steps are padded to
         self._batch_costs: dict[int, LiveCosts] = {}
         self._step_s: dict[str, float] = {}  # of a guess, by what made it
         self.why_impossible = no_rollback_reason(model.make_cache(1))
@@ -133,13 +138,14 @@ class SpeculationState:
             loans.close()
             return DraftSession()
         rows = self.rows_of(options)
+        longest = rows - 1 if isinstance(rows, int) else _longest_draft(options)
         return DraftSession(
             drafter,
             self._borrow_planner(options, fills_gap, loans),
             DraftTrimmer(end_tokens, options.stop, self._model.tokenizer.decode),
             sampler.constraint,
             chain=chain,
-            num_draft_tokens=rows - 1 if rows else _longest_draft(options),
+            num_draft_tokens=longest,
             release=loans.close,
         )
 
@@ -209,39 +215,52 @@ class SpeculationState:
         return chain
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:
-        if options.num_draft_tokens is not None or self.rows_of(options):
+        rows = self.rows_of(options)
+        if options.num_draft_tokens is not None or isinstance(rows, int):
             return FixedPlanner(_longest_draft(options))
-        known, costs = self._experience[fills_gap], self.find_costs()
-        planner = known.planners.pop() if known.planners else DraftPlanner(costs, known.rates)
-        loans.callback(known.planners.append, planner)
+        known, padded = self._experience[fills_gap], padded_to(rows)
+        costs, planners = self.find_costs(padded), known.planners[padded]
+        planner = planners.pop() if planners else DraftPlanner(costs, known.rates)
+        loans.callback(planners.append, planner)
         return planner
 
-    def find_costs(self) -> LiveCosts:
-        """The costs that planners share; looks them up if no request has needed them yet."""
-        if self._costs is None:
-            curve = self._calibrate(self._model, self._backend)
-            self._costs = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
-            if curve.doubt <= MEASURED:
-                self.cost_curve = curve
-        return self._costs
+    def find_costs(self, padded: int = 1) -> LiveCosts:
+        """The costs that planners share whose steps are padded to so many rows."""
+        if padded not in self._costs:
+            curve = self._find_curve().with_steps_of(padded)
+            self._costs[padded] = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
+        return self._costs[padded]
+
+    def _find_curve(self) -> CostCurve:
+        """The measured costs, or what is expected; looks them up if nobody has needed them yet."""
+        if self._expected is None:
+            self._expected = self._calibrate(self._model, self._backend)
+            if self._expected.doubt <= MEASURED:
+                self.cost_curve = self._expected
+        return self.cost_curve or self._expected
 
     def step_s(self, context: int) -> float:
         """Seconds of a step without a draft, as measured here; 0 where that is not known."""
-        known = self._costs is not None and self.cost_curve is not None
-        return self.find_costs().decode_s(context) if known else 0.0
+        return self.find_costs().decode_s(context) if self._costs and self.cost_curve else 0.0
 
     @property
     def wants_costs(self) -> bool:
         """Whether planners use costs that should be measured while no request waits."""
-        return self._costs is not None and self.cost_curve is None
+        return bool(self._costs) and self.cost_curve is None
+
+    @property
+    def wants_row_class(self) -> bool:
+        """Whether nobody has looked for forwards that compute a row alike."""
+        known = self.cost_curve
+        return bool(self._costs) and known is not None and known.row_class is None
 
     def trust(self, curve: CostCurve) -> None:
         """Gives the planners costs that were measured, unless they are doubted."""
         if curve.doubt > MEASURED:
             return
         self.cost_curve = curve
-        if self._costs is not None:
-            self._costs.begin(curve)
+        for padded, costs in self._costs.items():
+            costs.begin(curve.with_steps_of(padded))
         for costs in self._batch_costs.values():
             costs.begin(curve.unpadded)
 
@@ -249,16 +268,40 @@ class SpeculationState:
         """What forwards over this many sequences cost, by their rows and by the tokens that all
         caches hold: at first, what one over as many rows of one sequence costs without padding.
         None before any planner has needed costs."""
-        if self._costs is None:
+        if not self._costs:
             return None
         if sequences not in self._batch_costs:
-            curve = self._costs.curve.unpadded
+            curve = self._find_curve().unpadded
             self._batch_costs[sequences] = LiveCosts(curve, MAX_BATCH_ROWS)
         return self._batch_costs[sequences]
 
-    def rows_of(self, options: Options) -> int:
-        """The rows of every forward of an exact answer; 0 if each has the rows that it needs."""
-        return self.block_rows if options.exact and not self.why_impossible else 0
+    def rows_of(self, options: Options) -> RowClass | int | None:
+        """The class of forwards that an answer stays in, or the rows of each of its forwards; None
+        if each has the rows that it needs. Without `--exact` and `--no-exact`, an answer stays in a
+        class, as far as one is known, if that costs next to nothing."""
+        if options.exact is False or self.why_impossible:
+            return None
+        curve = self._find_curve()
+        found = curve.row_class if curve.doubt <= MEASURED else None
+        if found is None or not found.holds:
+            return self.block_rows if options.exact else None
+        if options.exact:
+            return found
+        return found.unbounded if price_of_class(curve, found) <= FREE else None
+
+    def exactness(self, options: Options) -> str:
+        """What drafts may change in an answer and what it costs that they do not, for the user."""
+        rows = self.rows_of(options)
+        if rows is None:
+            return "exact up to near-ties" if options.drafts else "exact"
+        if isinstance(rows, int):
+            return f"exact, in blocks of {rows}"
+        return f"exact, which costs {price_of_class(self._find_curve(), rows):.0%}"
+
+
+def padded_to(rows: RowClass | int | None) -> int:
+    """How many rows each forward has at least."""
+    return rows.smallest if isinstance(rows, RowClass) else rows or 1
 
 
 def _longest_draft(options: Options) -> int:

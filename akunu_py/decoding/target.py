@@ -18,20 +18,21 @@ from akunu_py.decoding.verification import accept_or_resample, match_choices, ne
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
+from akunu_py.planning.row_class import RowClass
 from akunu_py.round import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 
 BLOCK_ROWS: Final = 3
-"""`--exact`: the rows of every forward of an exact answer.
+"""`--exact` where no sizes of forwards compute a row alike: the rows of every forward.
 
-Forwards of different sizes are computed by different kernels, whose results differ in the last
-bits, so two close logits can change places. So an exact answer is divided into blocks, and every
-forward computes one whole block: what is known of it, then the draft, then padding. A position then
-always has the same row of a forward of the same size over the same number of keys, whatever was
-drafted. (Thinking Machines, "Defeating Nondeterminism in LLM Inference", 2025, use kernels with one
-order of summation for all sizes; MLX has none.)
+Kernels for different sizes differ in the last bits, so two close logits can change places. So an
+exact answer is divided into blocks, and every forward computes one whole block: what is known of
+it, then the draft, then padding. A position then always has the same row of a forward of the same
+size over the same number of keys, whatever was drafted. (Thinking Machines, "Defeating
+Nondeterminism in LLM Inference", 2025, use kernels with one order of summation for all sizes; MLX
+has none.)
 
 `benchmarks/exact.py` compares other sizes: three rows lose less where no draft fits than four do,
 and copies gain nearly as much.
@@ -163,8 +164,9 @@ class ModelTarget:
         num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
-        block_rows: the rows of every forward, which then begins where the last whole block ended;
-            see `BLOCK_ROWS`. 0 gives each forward the rows that it needs.
+        rows: the class of forwards to stay in; or the rows of every forward, which then begins
+            where the last whole block ended; see `BLOCK_ROWS`. None gives each forward the rows
+            that it needs.
     """
 
     def __init__(
@@ -177,14 +179,15 @@ class ModelTarget:
         limit: int | None = None,
         grow: Callable[[int], None] | None = None,
         logprobs: LogprobRequest = _NO_LOGPROBS,
-        block_rows: int = 0,
+        rows: RowClass | int | None = None,
     ) -> None:
         self._model = model
         self.cache = cache
         self._sampler = sampler
-        self._block_rows = block_rows
-        sampler.pipelined = not block_rows
-        self._buffer = TokenBuffer(block_rows - 1 if block_rows else num_draft_tokens)
+        self._block_rows = rows if isinstance(rows, int) else 0
+        self._class = rows if isinstance(rows, RowClass) else None
+        sampler.pipelined = not self._block_rows
+        self._buffer = TokenBuffer(self._block_rows - 1 if self._block_rows else num_draft_tokens)
         self._limit = cache.capacity if limit is None else limit
         self._grow = grow
         self._logprobs = logprobs
@@ -213,8 +216,12 @@ class ModelTarget:
         return not (self._sampler.blocks(1) or self._block_rows)
 
     def draft_limit(self, tokens_wanted: int) -> int:
+        room = self._forward_room
+        if self._class is not None:
+            # Where a step has no room for its padding, it is of another class.
+            room = min(self._class.most(self.cache.length), room + 1 - self._class.smallest)
         return self._buffer.draft_limit(
-            cache_room=self._forward_room - len(self._replayed),
+            cache_room=room - len(self._replayed),
             tokens_wanted=tokens_wanted,
             replayed=len(self._replayed),
         )
@@ -229,40 +236,50 @@ class ModelTarget:
         return self._submit(self.begin(known, draft, alone=True))
 
     def submit_step_after(self, pending: PendingForward) -> PendingForward:
-        return self._submit(self.begin_step_after(pending))
+        return self._submit(self.begin_step_after(pending, alone=True))
 
-    def begin_step_after(self, pending: PendingForward) -> Inputs:
+    def begin_step_after(self, pending: PendingForward, *, alone: bool = False) -> Inputs:
         """What goes into a step that begins with the token `pending` will choose; see `begin`."""
-        self._make_room(1)
-        return Inputs(pending.choices, NO_DRAFT, self.length, 0, True)
+        if self.cache.length > (end := pending.start + 1):  # padding
+            self.cache.rollback(end)
+        tokens, size = pending.choices, self._size_of(1, drafted=0, alone=alone)
+        if size > 1:
+            tokens = mx.broadcast_to(tokens, (size,))
+            self.cache.mark()
+        self._make_room(size)
+        return Inputs(tokens, NO_DRAFT, self.length, 0, True)
 
     def begin(self, known: int, draft: Draft, *, alone: bool = False) -> Inputs:
         """What goes into a forward over `[known, *draft]`; the cache has room for it.
 
         With `finish`, it is `submit` without the forward, which may be one for several sequences.
-        One for this sequence `alone` is padded where that is faster.
+        One for this sequence `alone` is padded to its class, and where that is faster.
         """
         start, replayed, self._known = self.length, len(self._replayed), known
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
         rows = self._buffer.load(known, draft.tokens, self._replayed)
         self._replayed = []
-        size = self._size_of(len(rows), pads=alone and len(draft) > 0)
+        size = self._size_of(len(rows), drafted=len(draft), alone=alone)
+        if draft or size > len(rows) or self._block_rows:
+            self.cache.mark()
         if size > len(rows):
             rows = np.pad(rows, (0, size - len(rows)), mode="edge")
-        if draft or self._block_rows:
-            self.cache.mark()
         self._make_room(len(rows))
         return Inputs(mx.array(rows), draft, start, replayed, False)
 
-    def _size_of(self, tokens: int, *, pads: bool) -> int:
+    def _size_of(self, tokens: int, *, drafted: int, alone: bool) -> int:
         """How many rows a forward over this many tokens has; the rest is padding."""
-        room = self._forward_room
+        room, least = self._forward_room, tokens
         if self._block_rows:
             return min(self._block_rows, room)
-        if not pads:
+        if not alone:
             return tokens
-        size = self._model.padding.get(tokens, tokens)
-        return size if size <= room else tokens
+        most = room
+        if self._class is not None:
+            least = max(tokens, self._class.smallest)
+            most = min(room, max(least, self._class.most(self.cache.length)))
+        size = self._model.padding.get(least, least) if drafted else least
+        return next((rows for rows in (size, least) if rows <= most), tokens)
 
     def rollback(self, length: int) -> None:
         end = length - self._sent_from
@@ -358,7 +375,8 @@ class ModelTarget:
             mx.async_eval(raw)  # type: ignore[no-untyped-call]  # it will wait for the tokens
         logits = sampler.process_logits(raw, start + 1, tokens)
         results = []
-        is_matched = sampler.sampling.greedy or bool(self._block_rows)  # whatever was drafted
+        is_exact = self._block_rows or self._class  # chosen alike, whatever was drafted
+        is_matched = sampler.sampling.greedy or bool(is_exact)
         has_distributions = needs_distributions(draft, greedy=is_matched)
         blocks = sampler.blocks(1 + len(draft))
         choices = logits if blocks else self._choices(logits, start + 1, has_distributions)

@@ -106,6 +106,16 @@ class Backend:
         return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
 
     @property
+    def attention_edges(self) -> tuple[int, ...]:
+        """The numbers of keys at which attention over few rows may change its order of addition.
+
+        From MLX's `metal/scaled_dot_product_attention.cpp` (0.32): it begins to work in blocks, and
+        chooses their number.
+        """
+        steps = (1_024, 4_096, 8_192, 16_384, 32_768, 65_536)
+        return steps if self.device == "metal" else ()
+
+    @property
     def current_threads(self) -> int:
         """How many threads the BLAS uses now: calibration may choose another number."""
         blas = load_blas() if self.blas else None

@@ -15,6 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
+from akunu_py.planning.row_class import RowClass
+
 _MIN_S: Final = 1e-7
 _MAX_S: Final = 3600.0
 _MAX_TOKENS: Final = 4096
@@ -76,6 +78,7 @@ class CostCurve:
         measured_at: in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
         is_padded: whether rounds cost what those cost that they are padded to.
+        row_class: the forwards that compute a row alike; None if there are none, or nobody looked.
     """
 
     levels: tuple[CostLevel, ...]
@@ -84,6 +87,7 @@ class CostCurve:
     measured_at: float | None = None
     load: float | None = None
     is_padded: bool = False
+    row_class: RowClass | None = None
 
     def __post_init__(self) -> None:
         contexts = [level.context for level in self.levels]
@@ -117,6 +121,20 @@ class CostCurve:
     def unpadded(self) -> CostCurve:
         return replace(self, is_padded=False)
 
+    def with_steps_of(self, rows: int) -> CostCurve:
+        """The same, where steps and shorter rounds are padded to this many rows."""
+        if rows == 1:
+            return self
+        levels = []
+        for level in self.levels:
+            padded_s = self.verify_s(rows, level.context)
+            points = [(1, padded_s), *((size, s) for size, s in level.verify_s if size > rows)]
+            if points[1:2] and points[1][0] > rows + 1:
+                points.insert(1, (rows, padded_s))
+            step_s = level.decode_s + max(0.0, padded_s - level.verify_s[0][1])
+            levels.append(replace(level, decode_s=step_s, verify_s=tuple(points)))
+        return replace(self, levels=tuple(levels))
+
     def decode_s(self, context: int) -> float:
         """Seconds of a single step in a pipelined loop: at most those of a round over one token,
         because pipelining never costs time, so a slower step was measured at a bad moment."""
@@ -139,6 +157,7 @@ class CostCurve:
             "blas_threads": self.blas_threads,
             "measured_at": self.measured_at,
             "load": self.load,
+            "row_class": self.row_class and self.row_class.as_json(),
         }
         return {name: value for name, value in known.items() if value is not None} | {
             "levels": [
@@ -171,6 +190,9 @@ class CostCurve:
                 measured_at=None if (at := data.get("measured_at")) is None else _real(at),
                 load=None if (load := data.get("load")) is None else _real(load),
                 is_padded=data.get("padded") is True,
+                row_class=None
+                if (row := data.get("row_class")) is None
+                else RowClass.from_json(row),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"no cost curve: {error!r}") from error

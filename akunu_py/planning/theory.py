@@ -11,7 +11,9 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import Final
 
+from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.row_class import RowClass
 
 _EVEN_ENOUGH: Final = 0.02
 """Draft lengths whose speed differs by less than this count as equally good."""
@@ -21,6 +23,9 @@ _MIN_GAIN: Final = 1.03
 MAX_BATCH_ROWS: Final = 64
 """The most rows of a batched forward whose drafts are cut by `share_rows`; what is learnt of costs
 ends with them. Sequences that may not be cut may have more."""
+
+COPY_ACCEPTANCE: Final = 0.95
+"""How often the tokens of a copy are right, where text is repeated with changes."""
 
 TIE: Final = 1e-9
 """A longer draft must be faster by more than this part."""
@@ -128,6 +133,18 @@ def best_num_draft_tokens(curve: CostCurve, acceptance: float, context: int, mos
     speedups = [predicted_speedup(curve, k, acceptance, context) for k in range(most + 1)]
     enough = max(speedups) * (1.0 - _EVEN_ENOUGH)
     return next(k for k, speedup in enumerate(speedups) if speedup >= enough)
+
+
+def price_of_class(curve: CostCurve, alike: RowClass) -> float:
+    """How much longer a text takes at a short context if all forwards are of a class, as a part: a
+    text of which nothing was drafted, or a copy, whichever is more."""
+    padded = curve.with_steps_of(alike.smallest)
+    step = padded.decode_s(0) / curve.decode_s(0)
+    best, own = (
+        max(predicted_speedup(costs, k, COPY_ACCEPTANCE, 0) for k in range(most))
+        for costs, most in ((curve, MAX_PLANNED_TOKENS + 1), (padded, alike.largest))
+    )
+    return step * max(1.0, best / own) - 1.0
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Defaults:
         within=Range(0), shown="random")
     drafter: str = borrowed(Options, "drafter", "auto")
     num_draft_tokens: int | None = borrowed(Options, "num_draft_tokens", None)
-    exact: bool = borrowed(Options, "exact", False)
+    exact: bool | None = borrowed(Options, "exact", None)
     # fmt: on
 
     def __post_init__(self) -> None:

@@ -176,7 +176,7 @@ def answer(
     sampling: Sampling,
     drafter: OracleDrafter | None = None,
     *,
-    block_rows: int = 0,
+    rows: int | None = None,
 ) -> list[int]:
     """40 tokens after the short prompt."""
     cache = UncrossedCache(64, model)
@@ -184,9 +184,7 @@ def answer(
     if drafter:
         drafter.begin(SHORT)
     sampler, limits = Sampler(sampling, SHORT), Limits(40, frozenset())
-    rounds = rounds_of(
-        model, cache, sampler, SHORT[-1], limits, drafter=drafter, block_rows=block_rows
-    )
+    rounds = rounds_of(model, cache, sampler, SHORT[-1], limits, drafter=drafter, rows=rows)
     return [token for one in rounds for token in one.tokens]
 
 
@@ -359,10 +357,10 @@ def test_costs_are_those_of_a_cache_in_this_form(tiny_model_dir: Path) -> None:
 def test_exact_answers_are_those_without_drafts(name: str, sampling: Sampling) -> None:
     model = model_of(name, KVQuantization(8, 32, 25))  # in the middle of a block
     assert model.is_coarse
-    plain = answer(model, sampling, block_rows=BLOCK_ROWS)
+    plain = answer(model, sampling, rows=BLOCK_ROWS)
     for seed in range(3):
         drafter = OracleDrafter(len(SHORT), plain, seed=seed, error=0.2)
-        assert answer(model, sampling, drafter, block_rows=BLOCK_ROWS) == plain
+        assert answer(model, sampling, drafter, rows=BLOCK_ROWS) == plain
 
 
 @pytest.mark.parametrize("start", [0, 7])

@@ -32,6 +32,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
+from akunu_py.planning.row_class import RowClass
 from tests.architectures import make_model
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
@@ -267,6 +268,8 @@ class TestEngine:
             return FLAT
 
         monkeypatch.setattr(calibration, "measure_and_store", fake)
+        alike = replace(FLAT, row_class=RowClass(1, ((0, 5),)))
+        monkeypatch.setattr(calibration, "find_row_class", lambda *_, **__: alike)
         engine = self.engine(tiny_model_dir, [], replace(LINEAR, doubt=DOUBTFUL))
         engine.measure_costs(lambda: False)
         assert measured == []  # no request wanted them
@@ -278,7 +281,7 @@ class TestEngine:
         engine.measure_costs(lambda: False)
         engine.measure_costs(lambda: False)
         assert len(measured) == 1
-        assert engine.speculation.cost_curve == FLAT
+        assert engine.speculation.cost_curve == alike
 
     def test_costs_that_were_not_to_be_trusted_are_not_measured_again_at_once(
         self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,15 +299,15 @@ class TestEngine:
             engine.measure_costs(lambda: False)
         assert len(measured) == 1
 
-    def test_costs_are_asked_for_once_and_only_if_the_planner_decides(
+    def test_costs_are_asked_for_once_and_not_where_an_answer_need_not_be_exact(
         self, tiny_model_dir: Path
     ) -> None:
         asked: list[TargetModel] = []
         engine = self.engine(tiny_model_dir, asked)
-        engine.generate("abc", Options(8, drafter="none"))
-        engine.generate("abc", Options(8, num_draft_tokens=4))
-        engine.generate("abc", Options(8, num_draft_tokens=0))
-        engine.generate("abc", Options(0))
+        engine.generate("abc", Options(8, drafter="none", exact=False))
+        engine.generate("abc", Options(8, num_draft_tokens=4, exact=False))
+        engine.generate("abc", Options(8, num_draft_tokens=0, exact=False))
+        engine.generate("abc", Options(0, exact=False))
         assert asked == []
         engine.generate("abc", Options(8))
         engine.generate("abc", Options(8))

@@ -116,7 +116,7 @@ def test_a_sequence_that_cannot_go_on_hands_over_what_it_has(
 def test_a_step_ahead_that_fails_loses_no_round(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise CacheError("no memory")
 
     for count in (1, 2):

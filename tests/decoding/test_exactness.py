@@ -22,7 +22,7 @@ from akunu_py.text.chat import ChatTranscript
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import MarkovModel, free_text
-from tests.rounding import attention_by_size, round_as_gpus_do
+from tests.rounding import ANY_SIZE, attention_of, round_as
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
 
@@ -58,7 +58,7 @@ def test_forwards_of_one_shape_give_one_text(
             limits,
             drafter=drafter,
             num_draft_tokens=num_draft_tokens,
-            block_rows=BLOCK_ROWS,
+            rows=BLOCK_ROWS,
         )
         return list(found)
 
@@ -82,9 +82,9 @@ def rounding_engine(request: pytest.FixtureRequest, tiny_model_dir: Path) -> Ite
     )
     network = loaded.original if name == "ember" else make_network(name)
     settings = loaded.config if name == "ember" else config(name)
-    round_as_gpus_do(network)
+    round_as(ANY_SIZE, network)
     model = TargetModel(network, loaded.tokenizer, settings, name=name, layout="dense")
-    with attention_by_size():
+    with attention_of(ANY_SIZE):
         yield Engine(model, backend, prefill_step_size=64)
 
 

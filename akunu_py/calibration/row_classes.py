@@ -1,0 +1,288 @@
+"""Finding the forwards that compute a row alike, by comparing bits.
+
+The same tokens are computed as steps, padded to each size, and as forwards of each size of which
+a part is kept, as decoding does it. What has the same logits in every row, and leaves the same
+keys, values and states, is alike; what is not compared counts as different.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import accumulate, chain
+from random import Random
+from time import perf_counter
+from typing import Any, Final
+
+import mlx.core as mx
+import numpy as np
+
+from akunu_py.cache.model_cache import Rollback
+from akunu_py.cache.states import arrays_of
+from akunu_py.decoding.batch_trial import why_not_batched
+from akunu_py.machine.device_memory import free_device_bytes
+from akunu_py.model.target_model import TargetModel
+from akunu_py.options import MAX_PLANNED_TOKENS
+from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.row_class import RowClass, runs_of
+from akunu_py.planning.theory import best_num_draft_tokens, price_of_class
+
+ROWS: Final = 3000
+"""If one row in a thousand differs, that is seen in 95 of 100 searches."""
+
+MOST: Final = MAX_PLANNED_TOKENS + 1
+_LEAST: Final = 5
+"""Sizes that are looked at even if drafts of as many tokens do not pay."""
+
+_FIRST_ROWS: Final = 16
+_STRETCH_ROWS: Final = 48
+"""Rows that are compared at a time: first few, of all sizes, and then more, of those left."""
+_ROOM: Final = _STRETCH_ROWS + 2 * MOST
+
+_SEED_TOKENS: Final = 128
+"""A longer context is made of copies of what these left, because computing it would take long."""
+
+_MEMORY_SHARE: Final = 0.25
+_ODD: Final = 0x9E3779B1
+_UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
+
+Traces = dict[tuple[int, int, int, int, bool], str]
+"""What was left, by the context, the size, how many tokens, which, and whether of steps."""
+
+
+class _TimeIsUpError(Exception):
+    """There is no time to compare more."""
+
+
+class RowClassSearch:
+    """Looks for the class of a model; what it compared stays if `tick` raises, and the next `find`
+    goes on with it.
+
+    Args:
+        edges: numbers of keys at which attention may change.
+        contexts: lengths to look at besides those on both sides of each edge, the shortest first.
+        rows: how many to compare at a short context, and a tenth of them at each other.
+        most: the most tokens of a forward to look at.
+    """
+
+    def __init__(
+        self, edges: Sequence[int], contexts: Sequence[int], *, rows: int = ROWS, most: int = MOST
+    ) -> None:
+        self._edges = edges
+        self._contexts = contexts
+        self._rows = rows
+        self._most = most
+        self._traces: Traces = {}
+        self.spent_s = 0.0
+        self.rows = 0
+
+    def find(
+        self, model: TargetModel, curve: CostCurve, limit_s: float, tick: Callable[[], object]
+    ) -> RowClass:
+        """The class that costs least, of those that hold; an empty one if none does, or if
+        `limit_s` seconds do not suffice to prove one. Calls `tick` between forwards."""
+        quantization = model.kv_quantization
+        if quantization is not None and quantization.start:
+            return RowClass()
+        begun = perf_counter() - self.spent_s
+
+        def watch() -> None:
+            self.spent_s = perf_counter() - begun
+            if self.spent_s > limit_s:
+                raise _TimeIsUpError
+            tick()
+
+        try:
+            probe = _Probe(model, self._contexts[0], self._traces, watch)
+            useful = 1 + best_num_draft_tokens(curve, 1.0, 0, MOST - 1)
+            mixed = [
+                probe.left_by(size, _FIRST_ROWS, steps=False)
+                for size in range(1, min(self._most, max(useful, _LEAST)) + 1)
+            ]
+            runs = [
+                run
+                for run in runs_of(mixed)
+                if probe.left_by(run[0], _FIRST_ROWS, steps=True) == mixed[run[0] - 1]
+            ]
+            if model.after_rejection is Rollback.REPLAY:  # padding would be replayed for ever
+                runs = [run for run in runs if run[0] == 1]
+            for smallest, largest in sorted(
+                runs, key=lambda run: price_of_class(curve, RowClass(run[0], ((0, run[1]),)))
+            ):
+                proved = self._proved(probe, smallest, largest, self._rows)
+                if proved >= max(2, smallest):
+                    del probe  # memory for one cache at a time
+                    levels, end = self._levels(model, smallest, proved, watch)
+                    alike = RowClass(smallest, tuple(levels), end)
+                    shared = self._shared(model, alike, watch)
+                    return replace(alike, shared=shared, rows=self.rows, seconds=self.spent_s)
+        except _TimeIsUpError:
+            pass
+        return RowClass(rows=self.rows, seconds=self.spent_s)
+
+    def _proved(self, probe: "_Probe", smallest: int, largest: int, rows: int) -> int:
+        """The largest size, up to `largest`, that left what padded steps left in so many rows."""
+        compared = stretch = 0
+        least = max(2, smallest)
+        while compared < rows and largest >= least:
+            wanted = probe.left_by(smallest, _STRETCH_ROWS, stretch, steps=True)
+            for size in range(least, largest + 1):
+                if probe.left_by(size, _STRETCH_ROWS, stretch, steps=False) != wanted:
+                    largest = size - 1
+                    break
+                compared += _STRETCH_ROWS
+            stretch += 1
+        self.rows += compared
+        return largest
+
+    def _levels(
+        self, model: TargetModel, smallest: int, largest: int, watch: Callable[[], None]
+    ) -> tuple[list[tuple[int, int]], int | None]:
+        """The most tokens of a forward between the edges, and where that is no longer known."""
+        levels: list[tuple[int, int]] = []
+        for start, contexts in self._between_edges():
+            most = largest
+            for context in contexts:
+                if not _allows(model, context):
+                    return (levels, start) if self._edges else ([(0, most)], None)
+                try:
+                    probe = _Probe(model, context, self._traces, watch)
+                    most = self._proved(probe, smallest, most, self._rows // 10)
+                except _TimeIsUpError:
+                    return (levels, start) if levels else ([(0, 1)], None)
+            levels.append((start, most))
+        return levels, None
+
+    def _shared(self, model: TargetModel, alike: RowClass, watch: Callable[[], None]) -> int:
+        """The most rows of a forward of several sequences that leaves what padded steps left."""
+        if not alike.holds or alike.smallest > 2 or why_not_batched(model) or model.pads_batches:
+            return 0
+        first = self._contexts[0]
+        try:
+            probes = [
+                _Probe(model, first + 5 * seat, self._traces, watch)
+                for seat in range(min(3, alike.largest))
+            ]
+            for stretch in range(-(-self._rows // (10 * _STRETCH_ROWS))):
+                wanted = [
+                    one.left_by(alike.smallest, _STRETCH_ROWS, stretch, steps=True)
+                    for one in probes
+                ]
+                if _left_together(model, probes, alike.largest, stretch) != wanted:
+                    return 0
+                self.rows += len(probes) * _STRETCH_ROWS
+        except _TimeIsUpError:
+            return 0
+        return alike.largest
+
+    def _between_edges(self) -> Iterator[tuple[int, list[int]]]:
+        """From which number of keys on, and the contexts to look at from there to the next."""
+        others = [context for context in self._contexts[1:] if not self._edges]
+        starts = [0, *self._edges]
+        for start, stop in zip(starts, [*self._edges, None], strict=True):
+            first = start or self._contexts[0]
+            yield start, [first, *others] if stop is None else [first, stop - _ROOM]
+
+
+class _Probe:
+    """Computes the same tokens after one context again and again."""
+
+    def __init__(
+        self, model: TargetModel, context: int, traces: Traces, watch: Callable[[], None]
+    ) -> None:
+        self._model, self.context = model, context
+        self._traces, self.watch = traces, watch
+        self.factors = _factors(model.vocabulary_size)
+        self.cache = model.make_cache(context + _ROOM)
+        self.cache.head = None
+        draw = Random(context)
+        seed = min(context, _SEED_TOKENS)
+        model.prefill([draw.randrange(model.vocabulary_size) for _ in range(seed)], self.cache)
+        self.cache.repeat(context)
+        self.cache.keep()
+
+    def left_by(self, size: int, rows: int, stretch: int = 0, *, steps: bool) -> str:
+        """A digest of what forwards of this size leave of so many tokens, others in each stretch:
+        of `steps`, one is kept of each, else as many as are accepted by chance."""
+        key = self.context, size, rows, stretch, steps
+        if key not in self._traces:
+            try:
+                self._traces[key] = self._compute(size, rows, stretch, steps=steps)
+            finally:
+                self.cache.rollback(self.context)
+        return self._traces[key]
+
+    def tokens(self, rows: int, stretch: int, more: int) -> list[int]:
+        draw = Random(f"{self.context} {rows} {stretch}")
+        return [draw.randrange(self._model.vocabulary_size) for _ in range(rows + more)]
+
+    def _compute(self, size: int, rows: int, stretch: int, *, steps: bool) -> str:
+        tokens, draw = self.tokens(rows, stretch, size), Random(size)
+        cache, digest, done, replayed = self.cache, sha256(), 0, list[int]()
+        while done < rows or replayed:
+            room = max(1, size - len(replayed)) if done < rows else 0
+            kept = 1 if steps or not room else draw.randint(1, room)
+            kept = min(room if replayed else kept, rows - done)
+            cache.mark()
+            given = [*replayed, *tokens[done : done + room]]
+            logits = self._model.forward(mx.array(given), cache)[len(replayed) :][:kept]
+            done += kept
+            digest.update(_sums(logits, self.factors))
+            missing = cache.rollback(min(cache.length, self.context + done))
+            replayed = tokens[done - missing : done]
+            self.watch()
+        return self.digest_of(rows, digest)
+
+    def digest_of(self, rows: int, digest: Any) -> str:
+        """With the keys, values and states of so many tokens."""
+        whole = self.cache.checkpoint(whole=True)
+        left = self.cache.rows(self.context, self.context + rows), whole.states, whole.windows
+        for array in map(mx.flatten, arrays_of(left)):
+            digest.update(_sums(array, _factors(array.size)))
+        return str(digest.hexdigest())
+
+
+def _left_together(
+    model: TargetModel, probes: Sequence[_Probe], most: int, stretch: int
+) -> list[str]:
+    """What forwards over several sequences, of `most` rows at most, leave of each."""
+    draw, done, rows = Random(most), 0, _STRETCH_ROWS
+    given = [one.tokens(rows, stretch, most) for one in probes]
+    digests = [sha256() for _ in probes]
+    try:
+        while done < rows:
+            counts = [1] * len(probes)
+            for _ in range(draw.randint(0, most - len(probes))):
+                counts[draw.randrange(len(probes))] += 1
+            kept = min(draw.randint(1, min(counts)), rows - done)
+            parts = [own[done : done + many] for own, many in zip(given, counts, strict=True)]
+            for one in probes:
+                one.cache.mark()
+            caches = [one.cache for one in probes]
+            logits = model.forward_batch(mx.array([*chain.from_iterable(parts)]), caches, counts)
+            split = mx.split(logits, list(accumulate(counts))[:-1])
+            done += kept
+            for one, digest, own in zip(probes, digests, split, strict=True):
+                digest.update(_sums(own[:kept], one.factors))
+                if one.cache.rollback(one.context + done):
+                    return []
+            probes[0].watch()
+        return [one.digest_of(rows, digest) for one, digest in zip(probes, digests, strict=True)]
+    finally:
+        for one in probes:
+            one.cache.rollback(one.context)
+
+
+def _sums(array: mx.array, factors: mx.array) -> bytes:
+    """A number for the bits of each row."""
+    bits = array.view(_UNSIGNED[array.dtype.size]).astype(mx.uint32)
+    return np.asarray(mx.sum(bits * factors, axis=-1)).tobytes()
+
+
+def _factors(size: int) -> mx.array:
+    """Odd numbers, so that no bit that differs is lost."""
+    return mx.arange(size, dtype=mx.uint32) * 2 * _ODD + 1
+
+
+def _allows(model: TargetModel, context: int) -> bool:
+    fits = model.cache_bytes(context) <= _MEMORY_SHARE * free_device_bytes()
+    return fits and context + _ROOM <= model.context_length

@@ -1,0 +1,118 @@
+"""RowClass: sizes of forwards that compute a row alike, to the bit.
+
+Kernels add in an order that depends on how many rows a forward has, and on how many keys it attends
+to. Between two numbers at which that changes, neither drafts nor padding change a bit of a row.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Final
+
+FREE: Final = 0.03
+"""Answers are exact without being asked to be, if that takes at most this part longer."""
+
+_ANY: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class RowClass:
+    """Forwards over `smallest` tokens or more compute a row alike, wherever it is among them;
+    without arguments, there are none.
+
+    Attributes:
+        smallest: what single steps are padded to.
+        levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward may
+            have from there on. None may go past the next of these numbers.
+        end: the number of keys from which on nothing is known; None if the last level has no end.
+        shared: the most rows of a forward of several sequences, of one row or more each, that is
+            alike too; 0 if none is.
+        rows: how many rows were compared to find it.
+        seconds: what that took.
+    """
+
+    smallest: int = 1
+    levels: tuple[tuple[int, int], ...] = ((0, 1),)
+    end: int | None = None
+    shared: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        starts = [start for start, _ in self.levels]
+        known = [*starts, math.inf if self.end is None else self.end]
+        if starts[:1] != [0] or known != sorted(set(known)) or self.smallest < 1:
+            raise ValueError(f"no class of forwards has such levels: {self}")
+
+    @property
+    def holds(self) -> bool:
+        """Whether drafts fit."""
+        return self.largest >= max(2, self.smallest)
+
+    @property
+    def largest(self) -> int:
+        """The most tokens of a forward after a short context."""
+        return self.levels[0][1]
+
+    def most(self, context: int) -> int:
+        """The most tokens of a forward after `context` others, padding not counted; 1 or more."""
+        keys = context + self.smallest
+        bounds = [*(start for start, _ in self.levels), _ANY if self.end is None else self.end]
+        index = bisect_right(bounds, keys)
+        if index == len(bounds):
+            return 1
+        return max(1, min(self.levels[index - 1][1], bounds[index] - keys))
+
+    @property
+    def unbounded(self) -> RowClass:
+        """The same, with drafts of any length where nothing is known."""
+        if self.end is None:
+            return self
+        return replace(self, levels=(*self.levels, (self.end, _ANY)), end=None)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "smallest": self.smallest,
+            "levels": [list(level) for level in self.levels],
+            "end": self.end,
+            "shared": self.shared,
+            "rows": self.rows,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> RowClass:
+        """Reads the output of `as_json`; a ValueError, KeyError or TypeError if it is none."""
+        levels = tuple((_whole(start), _whole(largest)) for start, largest in data["levels"])
+        end = None if data["end"] is None else _whole(data["end"])
+        smallest, shared, rows = (_whole(data[name]) for name in ("smallest", "shared", "rows"))
+        return cls(smallest, levels, end, shared, rows, float(data["seconds"]))
+
+    def __str__(self) -> str:
+        parts = [f"{self.smallest} to {self.largest} tokens compute a row alike"]
+        parts += [f"of at most {most} from {start:,} tokens on" for start, most in self.levels[1:]]
+        if self.end is not None:
+            parts.append(f"from {self.end:,} tokens on nothing is known")
+        return "; ".join(parts)
+
+
+def runs_of(left: Sequence[str]) -> list[tuple[int, int]]:
+    """The sizes, from the smallest to the largest, that left the same; given what forwards over 1,
+    2 ... tokens left. Size 1 alone is none."""
+    runs, size = [], 1
+    for _, alike in groupby(left):
+        largest = size + len(list(alike)) - 1
+        if largest >= 2:
+            runs.append((size, largest))
+        size = largest + 1
+    return runs
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
