@@ -25,6 +25,7 @@ from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_PARALLEL, Options
+from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.prompt import PromptInput
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
@@ -318,11 +319,10 @@ class Engine:
             speculation.wants_costs or speculation.wants_row_class
         ):
             known, found = speculation.cost_curve, self._costs_found
-            measure = (
-                partial(calibration.find_row_class, curve=known)
-                if known
-                else (calibration.measure_and_store)
-            )
+            measure: Callable[..., CostCurve] = calibration.measure_and_store
+            if known is not None:
+                price = speculation.most_price
+                measure = partial(calibration.find_row_class, curve=known, most_price=price)
             try:
                 with self.model.guard():
                     curve = measure(self.model, self.backend, progress=check, found=found)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.metadata import version
+from math import inf
 from statistics import mean
 from time import perf_counter, time
 from typing import Final
@@ -119,6 +120,7 @@ def find_row_class(
     curve: CostCurve,
     *,
     limit_s: float = ROW_CLASS_S,
+    most_price: float = inf,
     store: CostStore | None = None,
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
@@ -127,17 +129,21 @@ def find_row_class(
 
     Args:
         limit_s: the most seconds to spend; without such forwards it takes one or two.
+        most_price: those that cost more are not looked for; see `price_of_class`.
         found: what an earlier call compared before `progress` raised.
     """
     found = found or Unfinished()
     search = found.row_classes or RowClassSearch(backend.attention_edges, contexts_of(model))
     found.row_classes = search
+
+    def tick() -> None:
+        if progress:
+            progress(search.spent_s, limit_s)
+
     padding, model.padding = model.padding, {}
     try:
         with model.guard():
-            row_class = search.find(
-                model, curve, limit_s, lambda: progress and progress(search.spent_s, limit_s)
-            )
+            row_class = search.find(model, curve, limit_s, tick, most_price)
     finally:
         model.padding = padding
         mx.clear_cache()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import accumulate, chain
+from math import inf
 from random import Random
 from time import perf_counter
 from typing import Any, Final
@@ -76,10 +77,16 @@ class RowClassSearch:
         self.rows = 0
 
     def find(
-        self, model: TargetModel, curve: CostCurve, limit_s: float, tick: Callable[[], object]
-    ) -> RowClass:
+        self,
+        model: TargetModel,
+        curve: CostCurve,
+        limit_s: float,
+        tick: Callable[[], object],
+        most_price: float = inf,
+    ) -> RowClass | None:
         """The class that costs least, of those that hold; an empty one if none does, or if
-        `limit_s` seconds do not suffice to prove one. Calls `tick` between forwards."""
+        `limit_s` seconds do not suffice to prove one. None if all that may hold cost more than
+        `most_price`: they are not looked at. Calls `tick` between forwards."""
         quantization = model.kv_quantization
         if quantization is not None and quantization.start:
             return RowClass()
@@ -105,9 +112,10 @@ class RowClassSearch:
             ]
             if model.after_rejection is Rollback.REPLAY:  # padding would be replayed for ever
                 runs = [run for run in runs if run[0] == 1]
-            for smallest, largest in sorted(
-                runs, key=lambda run: price_of_class(curve, RowClass(run[0], ((0, run[1]),)))
-            ):
+            prices = {run: price_of_class(curve, RowClass(run[0], ((0, run[1]),))) for run in runs}
+            for smallest, largest in sorted(runs, key=lambda run: prices[run]):
+                if prices[smallest, largest] > most_price:
+                    return None
                 proved = self._proved(probe, smallest, largest, self._rows)
                 if proved >= max(2, smallest):
                     del probe  # memory for one cache at a time

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from akunu_py.cache.model_cache import no_rollback_reason
@@ -74,6 +75,8 @@ class SpeculationState:
         draft_model: drafts for requests that name it; None if there is none.
         why_impossible: one line for the user if drafts would change answers or cannot be dropped.
         block_rows: the rows of all forwards of an exact answer where no sizes are alike.
+        most_price: what forwards that compute a row alike may cost to be looked for: anything, once
+            an exact answer was asked for.
 
     Raises:
         InvalidRequestError: if the draft model has another tokenizer than the target.
@@ -89,6 +92,8 @@ class SpeculationState:
     ) -> None:
         self.cost_curve: CostCurve | None = None
         self.block_rows = BLOCK_ROWS
+        self.most_price = FREE
+        self._looked = -1.0
         self._model = model
         self._backend = backend
         self._calibrate = calibrate
@@ -250,15 +255,19 @@ class SpeculationState:
 
     @property
     def wants_row_class(self) -> bool:
-        """Whether nobody has looked for forwards that compute a row alike."""
+        """Whether nobody has looked for forwards that compute a row alike, at `most_price`."""
         known = self.cost_curve
-        return bool(self._costs) and known is not None and known.row_class is None
+        is_known = known is None or known.row_class is not None or self.most_price <= self._looked
+        return bool(self._costs) and not is_known
 
     def trust(self, curve: CostCurve) -> None:
         """Gives the planners costs that were measured, unless they are doubted."""
         if curve.doubt > MEASURED:
             return
-        self.cost_curve = curve
+        known, self.cost_curve = self.cost_curve, curve
+        if known is not None and known.levels == curve.levels:
+            self._looked = self.most_price
+            return
         for padded, costs in self._costs.items():
             costs.begin(curve.with_steps_of(padded))
         for costs in self._batch_costs.values():
@@ -281,6 +290,9 @@ class SpeculationState:
         class, as far as one is known, if that costs next to nothing."""
         if options.exact is False or self.why_impossible:
             return None
+        if options.exact and self.most_price == FREE:
+            self.most_price = inf
+            self.find_costs()
         curve = self._find_curve()
         found = curve.row_class if curve.doubt <= MEASURED else None
         if found is None or not found.holds:

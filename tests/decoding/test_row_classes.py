@@ -49,7 +49,9 @@ def search_for(chip: Chip, rows: int = 200) -> RowClassSearch:
 
 
 def find(model: TargetModel, chip: Chip, rows: int = 200) -> RowClass:
-    return search_for(chip, rows).find(model, CURVE, 60.0, lambda: None)
+    found = search_for(chip, rows).find(model, CURVE, 60.0, lambda: None)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("name", CHIPS)
@@ -103,10 +105,11 @@ def test_what_there_is_no_time_to_prove_counts_as_different(
     chip = CHIPS["m3, 4 bits"]
     with chip_model(chip, "llama", tiny_model_dir) as model:
         search = search_for(chip)
-        whole_s = search.find(model, CURVE, 1e9, lambda: None).seconds
+        search.find(model, CURVE, 1e9, lambda: None)
         ends = []
         for share in (0.05, 0.5, 0.85, 1.0):
-            found = search_for(chip).find(model, CURVE, share * whole_s, lambda: None)
+            found = search_for(chip).find(model, CURVE, share * search.spent_s, lambda: None)
+            assert found is not None
             ends.append(found.end if found.holds else 0)
     assert ends == [0, 160, 320, None]
 
