@@ -242,8 +242,8 @@ def main() -> None:
         (
             machine_line(machine),
             f"Simulated chips, a tiny Llama network, {prompts} prompts of 8 to 291 tokens, two "
-            f"turns each, {_TOKENS} tokens a turn, half of them sampled. Answers that differ from those "
-            f"without drafts, of {2 * prompts} ({prompts} in company):",
+            f"turns each, {_TOKENS} tokens a turn, half of them sampled. Answers that differ from "
+            f"those without drafts, of {2 * prompts} ({prompts} in company):",
             markdown_table(
                 ["chip", "class", "rows compared", "rows shared", *ways],
                 [[name, str(found), f"{found.rows:,}", found.shared, *different.values()]

@@ -12,6 +12,7 @@ from akunu_py.calibration import measure as calibration
 from akunu_py.errors import ContextOverflowError
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.row_class import RowClass
 from tests.metal import IS_SIMULATED
 from tests.planning.curves import LINEAR, STEPPED
 
@@ -27,10 +28,11 @@ def doctor(
 ) -> Doctor:
     """Runs the command on a machine whose costs are given, and returns what it prints."""
 
-    def run(curve: CostCurve, *words: str, load: float = 0.0) -> str:
+    def run(curve: CostCurve, *words: str, load: float = 0.0, alike: RowClass = RowClass()) -> str:
         monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
         monkeypatch.setattr(calibration, "other_load", lambda: load)
         monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
+        monkeypatch.setattr(calibration.RowClassSearch, "find", lambda *_: alike)
         assert main(["doctor", "--model", str(tiny_model_dir), *words]) == 0
         return capsys.readouterr().out
 
@@ -43,6 +45,21 @@ def test_it_reports_everything_and_ends_with_the_payoff(doctor: Doctor) -> None:
     assert names[:6] == ["device", "memory", "blas", "software", "model", "weights"]
     assert {"cost", "settings"} <= set(names)
     assert lines[-1].startswith("Drafting pays here from 10% acceptance, with ")
+
+
+@pytest.mark.parametrize(
+    ("alike", "said"),
+    [
+        (RowClass(), "No forward passes of several tokens compute a row as a step does"),
+        (RowClass(1, ((0, 33),)), "by default drafts change no token, which costs 0%"),
+        (RowClass(1, ((0, 33),)), "and the text is mlx-lm's"),
+        (RowClass(6, ((0, 8),)), "with --exact drafts change no token, which costs 89%"),
+        (RowClass(6, ((0, 8),)), "and the text is that of steps padded to 6 tokens"),
+    ],
+)
+def test_it_says_what_exact_answers_cost(doctor: Doctor, alike: RowClass, said: str) -> None:
+    assert said in doctor(STEPPED, alike=alike)
+    assert CostCurve.from_json(json.loads(doctor(STEPPED, "--json"))["curve"]).row_class == alike
 
 
 def test_it_advises_against_drafting_if_it_does_not_pay(doctor: Doctor) -> None:

@@ -98,6 +98,7 @@ def test_the_defaults_are_those_of_the_python_api() -> None:
         ("--no-speculate", Options(drafter="none")),
         ("--num-draft-tokens 8", Options(num_draft_tokens=8)),
         ("--exact", Options(exact=True)),
+        ("--no-exact", Options(exact=False)),
         ("--draft-model a/b", Options()),
         ("--draft-model a/b --drafter auto", Options(drafter="auto")),
         ("--draft-model a/b --drafter model", Options(drafter="model")),
