@@ -1,6 +1,7 @@
 """Measuring a tiny model: which points, for how long, and without side effects."""
 
 import errno
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +33,7 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve, CostLevel
-from akunu_py.planning.row_class import RowClass
+from akunu_py.planning.row_class import FREE, RowClass
 from tests.architectures import make_model
 from tests.planning.curves import FLAT, LINEAR
 from tests.tiny_model import write_tiny_model
@@ -282,6 +283,22 @@ class TestEngine:
         engine.measure_costs(lambda: False)
         assert len(measured) == 1
         assert engine.speculation.cost_curve == alike
+
+    def test_dear_classes_are_looked_for_once_an_exact_answer_was_asked_for(
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prices: list[float] = []
+
+        def fake(*_: object, curve: CostCurve, most_price: float, **__: object) -> CostCurve:
+            prices.append(most_price)
+            return replace(curve)
+
+        monkeypatch.setattr(calibration, "find_row_class", fake)
+        engine = self.engine(tiny_model_dir, [], LINEAR)
+        for exact in (None, None, True, True):
+            engine.generate("abc", Options(4, exact=exact))
+            engine.measure_costs(lambda: False)
+        assert prices == [FREE, math.inf]
 
     def test_costs_that_were_not_to_be_trusted_are_not_measured_again_at_once(
         self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import pytest
 from akunu_py.__main__ import main
 from akunu_py.bench import device_report, first_hour
 from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import ContextOverflowError
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
@@ -28,11 +29,11 @@ def doctor(
 ) -> Doctor:
     """Runs the command on a machine whose costs are given, and returns what it prints."""
 
-    def run(curve: CostCurve, *words: str, load: float = 0.0, alike: RowClass = RowClass()) -> str:
+    def run(curve: CostCurve, *words: str, load: float = 0.0, alike: RowClass | None = None) -> str:
         monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
         monkeypatch.setattr(calibration, "other_load", lambda: load)
         monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
-        monkeypatch.setattr(calibration.RowClassSearch, "find", lambda *_: alike)
+        monkeypatch.setattr(RowClassSearch, "find", lambda *_: alike or RowClass())
         assert main(["doctor", "--model", str(tiny_model_dir), *words]) == 0
         return capsys.readouterr().out
 

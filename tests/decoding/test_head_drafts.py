@@ -26,6 +26,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, Options, Sampling
 from akunu_py.planning.planner import FixedPlanner
+from akunu_py.planning.row_class import RowClass
 from akunu_py.sampling.sampler import Sampler
 from tests.decoding.company import rounds_of as rounds_together
 from tests.fakes import OracleDrafter, rounds_of
@@ -91,10 +92,11 @@ def has_read(model: TargetModel, held: KVCache, tokens: list[int]) -> bool:
     return all(np.allclose(own, other, atol=1e-3) for own, other in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize("rows", [None, RowClass(3, ((0, 6), (16, 4)))], ids=["free", "padded"])
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", CASES)
 def test_guesses_among_copies_change_no_token_and_leave_no_gap(
-    model_of: Callable[[str], TargetModel], name: str, sampling: Sampling
+    model_of: Callable[[str], TargetModel], name: str, sampling: Sampling, rows: RowClass | None
 ) -> None:
     """Copies are right, wrong in the middle, or none, so rounds end at every position."""
     model, prompt = model_of(name), prompt_of(1)
@@ -109,6 +111,7 @@ def test_guesses_among_copies_change_no_token_and_leave_no_gap(
             Sampler(sampling, prompt),
             prompt[-1],
             LIMITS,
+            rows=rows,
             drafter=copies,
             chain=chain,
         )
