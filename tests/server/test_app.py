@@ -277,6 +277,8 @@ def test_clients_see_the_aliases_of_the_model(guarded: LiveServer) -> None:
     assert answer["model"] == "mine"
     assert guarded.get("/api/tags", **BEARER).json()["models"][0]["name"] == "mine:latest"
     assert guarded.post("/api/pull", {"model": "yours"}, **BEARER).status_code == 200
+    unknown = guarded.post("/v1/completions", {"prompt": "a", "model": "gpt-4"}, **BEARER)
+    assert unknown.status_code == 404
 
 
 def test_the_servers_defaults_hold_in_every_contract(tiny_model_dir: Path) -> None:
@@ -332,7 +334,7 @@ def shop(tiny_model_dir: Path, folders: list[Path]) -> Iterator[LiveServer]:
 PATHS = {
     "/completion": {"prompt": "def price", "n_predict": 8},
     "/infill": {"input_prefix": "def price", "input_suffix": "1", "n_predict": 8},
-    "/v1/completions": {"prompt": "def price", "max_tokens": 8, "model": "m"},
+    "/v1/completions": {"prompt": "def price", "max_tokens": 8},
     "/api/generate": {"prompt": "def price", "options": {"num_predict": 8}, "stream": False},
 }
 

@@ -1,0 +1,69 @@
+"""Turns: the engines of one process compute one after another, the most urgent request first.
+
+Each engine has a thread of its own, and MLX computes one thing at a time on a device anyway. A
+thread takes a turn for one step: a chunk of a prompt, or a round. Plain Python.
+"""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from threading import Condition
+from typing import Final
+
+Rank = tuple[int, bool, int]
+"""How urgent a step is; lower goes first. See `Sequence.rank`."""
+
+_PATIENCE: Final = 8
+"""A step that others were preferred to this many times comes first, as in the scheduler."""
+
+
+@dataclass(eq=False)
+class _Step:
+    rank: Callable[[], Rank]
+    arrival: int
+    passed: int = 0
+
+    @property
+    def order(self) -> tuple[bool, Rank, int]:
+        is_impatient = self.passed >= _PATIENCE
+        return not is_impatient, (0, False, 0) if is_impatient else self.rank(), self.arrival
+
+
+class Turns:
+    """Whose turn it is. Any thread may take one; a thread that has one must not take another."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._waiting: list[_Step] = []
+        self._arrivals = count()
+        self._taken = False
+
+    @property
+    def contended(self) -> bool:
+        """Whether somebody has a turn or waits for one."""
+        return self._taken or bool(self._waiting)
+
+    @contextmanager
+    def turn(self, rank: Callable[[], Rank]) -> Generator[None, None, None]:
+        """Waits until it is the caller's turn, which ends with the block. `rank` is asked while
+        the caller waits, by any thread: more urgent requests may come meanwhile."""
+        step = _Step(rank, next(self._arrivals))
+        with self._changed:
+            self._waiting.append(step)
+            self._changed.wait_for(lambda: self._is_next(step))
+            self._waiting.remove(step)
+            self._taken = True
+            for other in self._waiting:
+                other.passed += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken = False
+                self._changed.notify_all()
+
+    def _is_next(self, step: _Step) -> bool:
+        if self._taken:
+            return False
+        return len(self._waiting) == 1 or min(self._waiting, key=lambda one: one.order) is step

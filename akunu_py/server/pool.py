@@ -1,0 +1,356 @@
+"""Pool: the models that a server offers; each is loaded when a request asks for it by name.
+
+A loaded model has an engine and a thread of its own, and is a `Seat` here. If the memory is too
+small for one more, the model that was used longest ago leaves, once its requests have ended. Use a
+pool in one event loop only.
+"""
+
+import asyncio
+import gc
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from http import HTTPStatus
+from time import monotonic, time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from akunu_py.machine.device_memory import give_back_memory
+from akunu_py.machine.turns import Turns
+from akunu_py.model.library import LocalModel, in_gigabytes, matches
+from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
+from akunu_py.server.service import SHUTTING_DOWN, Metrics, Service
+from akunu_py.server.settings import ServerSettings
+from akunu_py.worker import THREAD_NAME, EngineWorker
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+logger = logging.getLogger("akunu_py.server")
+
+USUAL_TOKENS: Final = 2048
+"""The tokens of the cache that a model needs besides its weights."""
+DEFAULT_NAME: Final = "default"
+_TAG: Final = ":latest"
+"""Ollama's clients add it to every name."""
+_MOST_NAMED: Final = 8
+
+T = TypeVar("T")
+Load = Callable[[LocalModel, int], "Engine"]
+"""Makes the engine of a model, on its thread, given the bytes that are free for its caches."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A model in memory, from the first request that wants it until it is unloaded.
+
+    Attributes:
+        nbytes: what its weights and a usual cache take: estimated, and known once it is loaded.
+        keep_s: how long it stays after its last request.
+        users: the requests that use it or wait for it.
+        last_used: when the latest of them ended, by `monotonic`.
+        expires_at: when it leaves, as a Unix time; None while it has users or if it stays.
+        worker: its thread, once it begins to load.
+        service: does its jobs, once it is loaded.
+        leaving: unloads it, once that has begun; no request gets it any more.
+    """
+
+    model: LocalModel
+    nbytes: int
+    keep_s: float
+    users: int = 0
+    last_used: float = field(default_factory=monotonic)
+    expires_at: float | None = None
+    worker: EngineWorker | None = None
+    service: Service | None = None
+    loading: "asyncio.Task[Service] | None" = None
+    leaving: "asyncio.Task[None] | None" = None
+    timer: asyncio.TimerHandle | None = None
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.keep_s == math.inf
+
+
+class Pool:
+    """Finds models by name and keeps as many of them loaded as there is memory for.
+
+    Args:
+        load: makes an engine.
+        settings: of the server.
+        first: the models to load at once; the first of them answers requests that name none.
+        others: tells which other models may be loaded; asked again whenever a name is unknown.
+        memory: tells how many bytes all models may take; asked once, before the first is loaded.
+
+    Attributes:
+        seats: the models that are loaded, load or leave, in the order in which they were asked for.
+        metrics: what all models have done so far.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        settings: ServerSettings,
+        first: Sequence[LocalModel],
+        others: Callable[[], Iterable[LocalModel]] = tuple,
+        memory: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.seats: list[Seat] = []
+        self.loads = self.unloads = 0
+        self._load_engine = load
+        self._first = tuple(first)
+        self._others = others
+        self._known: tuple[LocalModel, ...] = self._first
+        self._find_memory = memory
+        self._memory: float | None = None
+        self._turns = Turns()
+        self._one_at_a_time = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(1, THREAD_NAME)  # the loop's own must not wait for disks
+        self._is_stopping = False
+
+    @property
+    def services(self) -> list[Service]:
+        """Those of the loaded models."""
+        return [seat.service for seat in self.seats if seat.service is not None]
+
+    @property
+    def latest(self) -> Seat | None:
+        """The loaded model that is used or was used last."""
+        loaded = [seat for seat in self.seats if seat.service is not None]
+        return max(loaded, key=lambda seat: (seat.users > 0, seat.last_used), default=None)
+
+    @property
+    def loading(self) -> list[str]:
+        """The names of the models that load or wait to be loaded."""
+        return [seat.model.name for seat in self.seats if seat.loading and not seat.loading.done()]
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a model or for their turn."""
+        for_models = sum(seat.users for seat in self.seats if seat.service is None)
+        return for_models + sum(service.worker.queue_depth for service in self.services)
+
+    def models(self) -> tuple[LocalModel, ...]:
+        """All models that a request may name, as they are on the disk now."""
+        known = {(model.name, model.folder): model for model in self._known}
+        found = {model.name: model for model in self._first}
+        for model in self._others():
+            found.setdefault(model.name, known.get((model.name, model.folder), model))
+        self._known = tuple(found.values())
+        return self._known
+
+    def names_of(self, model: LocalModel) -> tuple[str, ...]:
+        """The names of a model for clients, of which answers have the first: its aliases, or else
+        its own."""
+        own = [
+            alias
+            for alias, _, name in (word.partition("=") for word in self.settings.aliases)
+            if (matches([model], name) if name else model is self._first[0])
+        ]
+        return tuple(own) or (model.name,)
+
+    def find(self, asked: str) -> LocalModel:
+        """The model that a request names; the first one if it names none.
+
+        Raises:
+            NotFoundError: if there is no such model, or the name may mean several.
+        """
+        if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
+            return self._first[0]
+        found: list[LocalModel] = []
+        for looks in (False, True):
+            models = self.models() if looks else self._known
+            for wanted in (asked, asked.removesuffix(_TAG)):
+                named = [model for model in models if wanted in self.names_of(model)]
+                found = named[:1] or matches(models, wanted)
+                if len(found) == 1:
+                    return found[0]
+        several = " or ".join(model.name for model in found)
+        why = f"it may be {several}." if found else self._offered(asked)
+        raise NotFoundError(f"model '{asked}' not found: {why}", "model", quotes=True)
+
+    def _offered(self, asked: str) -> str:
+        names = [name for model in self._known for name in self.names_of(model)]
+        ends = {name.rpartition("/")[2]: name for name in names}
+        near = [ends[end] for end in get_close_matches(asked.rpartition("/")[2], ends, cutoff=0.5)]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        meant = f"; did you mean {' or '.join(near)}?" if near else "."
+        return f"this server has {', '.join(names[:_MOST_NAMED])}{more}{meant}"
+
+    def start(self) -> "asyncio.Future[list[Service]]":
+        """Begins to load the first models, all that were named; the result raises why one cannot
+        be loaded."""
+        seats = [self._seat_of(model) for model in self._first]
+        return asyncio.gather(*(seat.loading for seat in seats if seat.loading))
+
+    @asynccontextmanager
+    async def using(self, asked: str, keep_s: float | None = None) -> AsyncIterator[Seat]:
+        """The seat of a model, which is loaded or will be: await `loaded` before its service is
+        used. It stays until the block ends, and then for `keep_s` seconds.
+
+        Raises:
+            NotFoundError: if there is no such model.
+            UnavailableError: if the server is stopping.
+        """
+        seat = self._seat_of(self.find(asked))
+        seat.users += 1
+        self._stop_timer(seat)
+        if keep_s is not None:
+            seat.keep_s = keep_s
+        try:
+            yield seat
+        finally:
+            seat.users -= 1
+            seat.last_used = monotonic()
+            if not seat.users:
+                seat.free.set()
+                self._start_timer(seat)
+
+    def stop(self) -> None:
+        """Ends all jobs and accepts no more."""
+        self._is_stopping = True
+        for seat in self.seats:
+            self._stop_timer(seat)
+            if seat.loading is not None:
+                seat.loading.cancel()
+        for service in self.services:
+            service.stop()
+
+    def close(self, timeout: float) -> None:
+        """Ends the threads of all models; waits for each of them at most this many seconds."""
+        for seat in self.seats:
+            if seat.worker is not None:
+                seat.worker.close(timeout)
+        self._threads.shutdown(wait=False)
+
+    async def unload(self, seat: Seat) -> None:
+        """Unloads a model once its requests have ended; new ones wait until it is loaded again."""
+        if seat.leaving is None:
+            self._stop_timer(seat)
+            seat.leaving = asyncio.ensure_future(self._unload(seat))
+        await asyncio.shield(seat.leaving)
+
+    def _seat_of(self, model: LocalModel) -> Seat:
+        if self._is_stopping:
+            raise UnavailableError(SHUTTING_DOWN)
+        for seat in self.seats:
+            if seat.model is model and seat.leaving is None:
+                return seat
+        nbytes = model.nbytes + model.cache_bytes(USUAL_TOKENS)
+        seat = Seat(model, nbytes, self.settings.keep_alive)
+        self.seats.append(seat)
+        seat.loading = asyncio.ensure_future(self._load(seat))
+        seat.loading.add_done_callback(_note_error)
+        return seat
+
+    async def _load(self, seat: Seat) -> Service:
+        model = seat.model
+        try:
+            async with self._one_at_a_time:
+                await self._make_room(seat)
+                logger.info("loading %s", model.name)
+                begun, spare = monotonic(), int(min(self._spare - seat.nbytes, 1 << 62))
+                seat.worker = EngineWorker(
+                    lambda: self._load_engine(model, spare),
+                    queue_limit=self.settings.queue,
+                    parallel=self.settings.parallel,
+                    turns=self._turns,
+                )
+                engine = await asyncio.wrap_future(seat.worker.loading)
+        except Exception as error:
+            self.seats.remove(seat)
+            if seat.worker is not None:
+                logger.warning("%s did not load: %s", model.name, error)
+                seat.worker.close()  # its thread has nothing to do any more
+            raise
+        self.loads += 1
+        seat.nbytes = round(engine.model.parameter_bytes + engine.model.cache_bytes(USUAL_TOKENS))
+        names = self.names_of(model)
+        seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
+        logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
+        if not seat.users:
+            self._start_timer(seat)
+        return seat.service
+
+    @property
+    def _spare(self) -> float:
+        """Bytes that no model takes."""
+        assert self._memory is not None, "it is found before a model is loaded"
+        return self._memory - sum(seat.nbytes for seat in self.seats if seat.worker or seat.leaving)
+
+    async def _make_room(self, seat: Seat) -> None:
+        """Unloads others until there is memory for a model."""
+        if self._memory is None:
+            self._memory = await self._in_thread(self._find_memory)
+        name, needed = seat.model.name, in_gigabytes(seat.nbytes)
+        if seat.nbytes > self._memory:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"{name} needs {needed} for its weights and a usual cache, and there are "
+                f"{in_gigabytes(self._memory)} for models: take one with fewer weights or bits, "
+                "or see --memory.",
+            )
+        while (lacking := seat.nbytes - self._spare) > 0:
+            leaving = [one for one in self.seats if one.leaving]
+            staying = [one for one in self.seats if one.service and not one.leaving]
+            may_go = [one for one in staying if not one.is_pinned]
+            if sum(one.nbytes for one in (*leaving, *may_go)) < lacking:
+                pinned = " and ".join(one.model.name for one in staying if one.is_pinned)
+                raise ApiError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"{name} needs {needed}, and {pinned}, which a keep_alive of -1 keeps "
+                    "loaded, would have to go: send it a request with a keep_alive of 0.",
+                    "unavailable_error",
+                    headers=RETRY,
+                )
+            order = sorted(may_go, key=lambda one: (one.users > 0, one.last_used))
+            await self.unload((leaving or order)[0])
+
+    async def _unload(self, seat: Seat) -> None:
+        while seat.users:
+            seat.free.clear()
+            await seat.free.wait()
+        worker, seat.worker, seat.service, seat.loading = seat.worker, None, None, None
+        if worker is not None:
+            await self._in_thread(worker.close)
+        del worker  # the engine goes with it
+        await self._in_thread(_give_back)
+        self.seats.remove(seat)
+        self.unloads += 1
+        logger.info("unloaded %s", seat.model.name)
+
+    async def _in_thread(self, task: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, task)
+
+    def _start_timer(self, seat: Seat) -> None:
+        if seat.is_pinned or seat.service is None or seat.leaving is not None or self._is_stopping:
+            return
+
+        def expire() -> None:
+            if not seat.users and seat.leaving is None:
+                seat.leaving = asyncio.ensure_future(self._unload(seat))
+
+        seat.expires_at = time() + seat.keep_s
+        seat.timer = asyncio.get_running_loop().call_later(seat.keep_s, expire)
+
+    def _stop_timer(self, seat: Seat) -> None:
+        seat.expires_at = None
+        if seat.timer is not None:
+            seat.timer.cancel()
+            seat.timer = None
+
+
+def _note_error(loading: "asyncio.Task[Service]") -> None:
+    if not loading.cancelled():
+        loading.exception()  # or asyncio reports it if nobody waits for it any more
+
+
+def _give_back() -> None:
+    gc.collect()  # parts of an engine know one another
+    give_back_memory()
