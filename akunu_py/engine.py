@@ -22,6 +22,7 @@ from akunu_py.events import Completion, Event, EventStream
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
+from akunu_py.model.library import USUAL_TOKENS
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.prompt import PromptInput
@@ -32,9 +33,6 @@ from akunu_py.stats import EngineCounters
 
 _MEASURE_AGAIN_S: Final = 300.0
 """Seconds before costs are measured again that were not to be trusted."""
-
-USUAL_TOKENS: Final = 2048
-"""The tokens of a prompt and its answer for which there should be memory."""
 
 
 class Engine:

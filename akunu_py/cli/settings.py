@@ -213,6 +213,48 @@ class ServeSettings:
 
 
 @dataclass(frozen=True)
+class PullSettings:
+    """A model to fetch from the hub."""
+
+    name: str = option("", "its name on the hub, such as mlx-community/Qwen3-4B-4bit", flag="NAME",
+        required=True)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ListSettings:
+    """What to list."""
+
+    models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+
+
+@dataclass(frozen=True)
+class ShowSettings:
+    """A model to show."""
+
+    name: str = option("", "its name, or the last part of it", flag="NAME", required=True)
+    models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+
+
+@dataclass(frozen=True)
+class RmSettings:
+    """A model to delete."""
+
+    name: str = borrowed(ShowSettings, "name")
+    agrees: bool = option(False, "do not ask", flag="--yes", short="-y")
+    models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
+
+
+@dataclass(frozen=True)
+class PsSettings:
+    """Which server to ask."""
+
+    url: str = option("http://127.0.0.1:8080", "the address of the server", metavar="URL")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+
+
+@dataclass(frozen=True)
 class CostSettings:
     """A measurement of what forward passes cost."""
 

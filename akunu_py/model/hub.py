@@ -67,13 +67,8 @@ def plan(name: str) -> Download:
     return Download(name, sizes, weights)
 
 
-def remove(model: LocalModel) -> int:
-    """Deletes all revisions of a model from the cache of the hub; returns the bytes that are free
-    then.
-
-    Raises:
-        InvalidRequestError: if the model is bundled, or in a folder of the user.
-    """
+def check_removable(model: LocalModel) -> None:
+    """Raises an `InvalidRequestError` if a model is bundled, or in a folder of the user."""
     if model.place == "bundled":
         raise InvalidRequestError(f"{model.name} comes with the program and stays.")
     if model.place == "folder":
@@ -81,6 +76,12 @@ def remove(model: LocalModel) -> int:
             f"{model.name} is in {model.folder}, a folder of yours and not of the hub's cache: "
             "delete it yourself."
         )
+
+
+def remove(model: LocalModel) -> int:
+    """Deletes all revisions of a model from the cache of the hub; returns the bytes that are free
+    then. See `check_removable` for the errors."""
+    check_removable(model)
     from huggingface_hub import scan_cache_dir  # noqa: PLC0415  (rarely needed)
 
     found = scan_cache_dir(hub_cache())

@@ -35,8 +35,13 @@ _HEAD_KEYS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 _UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _CACHE_NUMBER_BYTES: Final = 2
 _MOST_HEADER_BYTES: Final = 100 << 20
+_METADATA: Final = "__metadata__"
+_DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _PACKED: Final = "U32"
 """How safetensors call the type of quantized weights, of which a number holds several."""
+
+USUAL_TOKENS: Final = 2048
+"""The tokens of the cache that a model should have room for besides its weights."""
 
 Place = Literal["bundled", "hub", "folder"]
 
@@ -124,7 +129,11 @@ class LocalModel:
         """`4bit`, or the type of the weights."""
         if self.bits:
             return f"{self.bits}bit"
-        return str(self.config.get("torch_dtype") or self.config.get("dtype") or "unknown")
+        with suppress(*_UNREADABLE, StopIteration):
+            header = _header(next(self.folder.glob(WEIGHTS)))
+            dtypes = (tensor["dtype"] for name, tensor in header.items() if name != _METADATA)
+            return _DTYPES[next(dtypes)]
+        return "unknown"
 
     @property
     def kind(self) -> Literal["chat", "text", "embedding"]:
@@ -214,13 +223,18 @@ def _architectures() -> frozenset[str]:
     return frozenset(names)
 
 
-def _weights_in(path: Path, bits: int | None) -> int:
+def _header(path: Path) -> dict[str, Any]:
+    """What a file of weights says of each tensor."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
+        found: dict[str, Any] = json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
+    return found
+
+
+def _weights_in(path: Path, bits: int | None) -> int:
     total = 0
-    for name, tensor in header.items():
-        if name == "__metadata__" or (bits and name.endswith((".scales", ".biases"))):
+    for name, tensor in _header(path).items():
+        if name == _METADATA or (bits and name.endswith((".scales", ".biases"))):
             continue
         size = 1
         for axis in tensor["shape"]:

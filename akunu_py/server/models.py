@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.hub import Download, plan, remove
+from akunu_py.model.hub import Download, check_removable, plan, remove
 from akunu_py.model.library import LocalModel, short_count
 from akunu_py.server.body import Body
 from akunu_py.server.errors import ApiError, noted_error
@@ -279,15 +279,27 @@ class _Pull(Response):
 
 
 def _delete(pool: Pool, body: Body) -> Response:
-    """Deletes a model from the cache of the hub, unless it is loaded."""
+    """Deletes a model from the cache of the hub."""
     if not body.has("name"):
         body.require("model")
-    model = _asked(pool, body)
-    if any(seat.model is model for seat in pool.seats):
-        body.refuse("model", "is loaded; unload it first, by a request with a keep_alive of 0")
-    remove(model)
-    pool.models()
-    return JSONAnswer({})
+    return _Delete(pool, _asked(pool, body))
+
+
+class _Delete(Response):
+    """Unloads a model, once its requests have ended, and deletes it."""
+
+    def __init__(self, pool: Pool, model: LocalModel) -> None:
+        super().__init__()
+        self._pool = pool
+        self._model = model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_removable(self._model)
+        for seat in [seat for seat in self._pool.seats if seat.model is self._model]:
+            await self._pool.unload(seat)
+        await asyncio.to_thread(remove, self._model)
+        self._pool.models()
+        await JSONAnswer({})(scope, receive, send)
 
 
 OPENAI: Final = (
@@ -304,5 +316,5 @@ OLLAMA: Final = (
     PoolEndpoint("GET", "/api/ps", _ps),
     PoolEndpoint("POST", "/api/show", _show, is_slow=True),
     PoolEndpoint("POST", "/api/pull", _pull, is_slow=True),
-    PoolEndpoint("DELETE", "/api/delete", _delete, is_slow=True),
+    PoolEndpoint("DELETE", "/api/delete", _delete),
 )

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.machine.device_memory import give_back_memory
 from akunu_py.machine.turns import Turns
-from akunu_py.model.library import LocalModel, in_gigabytes, matches
+from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
 from akunu_py.server.service import SHUTTING_DOWN, Metrics, Service
 from akunu_py.server.settings import ServerSettings
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("akunu_py.server")
 
-USUAL_TOKENS: Final = 2048
-"""The tokens of the cache that a model needs besides its weights."""
 DEFAULT_NAME: Final = "default"
 _TAG: Final = ":latest"
 """Ollama's clients add it to every name."""
@@ -230,7 +228,8 @@ class Pool:
         self._threads.shutdown(wait=False)
 
     async def unload(self, seat: Seat) -> None:
-        """Unloads a model once its requests have ended; new ones wait until it is loaded again."""
+        """Unloads a model once it is loaded and its requests have ended; new ones wait until it is
+        loaded again."""
         if seat.leaving is None:
             self._stop_timer(seat)
             seat.leaving = asyncio.ensure_future(self._unload(seat))
@@ -313,6 +312,8 @@ class Pool:
             await self.unload((leaving or order)[0])
 
     async def _unload(self, seat: Seat) -> None:
+        if seat.loading is not None:
+            await asyncio.wait((seat.loading,))
         while seat.users:
             seat.free.clear()
             await seat.free.wait()
@@ -321,7 +322,8 @@ class Pool:
             await self._in_thread(worker.close)
         del worker  # the engine goes with it
         await self._in_thread(_give_back)
-        self.seats.remove(seat)
+        if seat in self.seats:  # not if it did not load
+            self.seats.remove(seat)
         self.unloads += 1
         logger.info("unloaded %s", seat.model.name)
 

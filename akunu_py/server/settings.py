@@ -91,8 +91,8 @@ class ServerSettings:
         "10m, 1h; 0 unloads it at once, -1 never", read=duration, metavar="TIME", shown="10m")
     memory: int | None = option(None, "memory that all loaded models may take (16GB)",
         within=Range(1), read=byte_count, shown="what Metal recommends, or what is free")
-    origins: tuple[str, ...] = option((), "let web pages of this origin use the server; "
-        "`localhost` stands for all pages of this machine; may be repeated", flag="--cors",
+    origins: tuple[str, ...] = option((), "let web pages of this origin use the server, as "
+        "those of this machine and desktop applications may; may be repeated", flag="--cors",
         read=page_origin, metavar="ORIGIN", repeated=True)
     hosts: tuple[str, ...] = option((), "another name of this server for its clients; may be "
         "repeated", flag="--allow-host", repeated=True)
