@@ -33,8 +33,13 @@ _FOREVER: Final = 9999
 
 def run(settings: Any) -> int:
     """Runs the command that these settings are of."""
-    tasks: dict[type, Callable[[Any], int]] = {PullSettings: _pull, ListSettings: _list, RmSettings: _rm, ShowSettings: _show,
-             PsSettings: _ps}  # fmt: skip
+    tasks: dict[type, Callable[[Any], int]] = {
+        PullSettings: _pull,
+        ListSettings: _list,
+        RmSettings: _rm,
+        ShowSettings: _show,
+        PsSettings: _ps,
+    }
     return tasks[type(settings)](settings)
 
 

@@ -40,6 +40,11 @@ class Turns:
         self._taken = False
 
     @property
+    def waiting(self) -> int:
+        """How many wait for a turn."""
+        return len(self._waiting)
+
+    @property
     def contended(self) -> bool:
         """Whether somebody has a turn or waits for one."""
         return self._taken or bool(self._waiting)
