@@ -286,10 +286,15 @@ class Engine:
         self.runner.owner.check()
         if self._active is not None:
             self.runner.close(self._active)
+        self.free_caches()
+        self.memory.forget_requests()
+
+    def free_caches(self) -> None:
+        """Empties the caches that no answer uses, and nothing else."""
+        self.runner.owner.check()
         self._prefixes.clear()
         if (drafts := self.speculation.draft_model) is not None:
             drafts.clear()
-        self.memory.forget_requests()
 
     def fitting(self, parallel: int) -> int:
         """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the

@@ -58,7 +58,8 @@ def run(settings: ServeSettings) -> int:
         if len(first) > 1:
             raise InvalidRequestError("Several ranks serve one model; name one with --model.")
         server, others = replace(server, keep_alive=math.inf), tuple
-    pool = Pool(partial(_load, settings, first), server, first, others, partial(_memory, settings))
+    load, memory = partial(_load, settings, first), partial(_memory, settings)
+    pool = Pool(load, server, first, others=others, memory=memory)
     with ExitStack() as stack:
         listeners = _listen(server.host, server.port)
         for listener in listeners:

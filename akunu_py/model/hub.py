@@ -73,8 +73,7 @@ def check_removable(model: LocalModel) -> None:
         raise InvalidRequestError(f"{model.name} comes with the program and stays.")
     if model.place == "folder":
         raise InvalidRequestError(
-            f"{model.name} is in {model.folder}, a folder of yours and not of the hub's cache: "
-            "delete it yourself."
+            f"{model.name} is in a folder of yours and not in the hub's cache: delete it yourself."
         )
 
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akunu_py.errors import AkunuError
+from akunu_py.errors import AkunuError, ModelLoadError
 from akunu_py.server import (
     anthropic,
     llama,
@@ -205,6 +205,10 @@ class _Path:
             if loading.cancelled():
                 raise UnavailableError(SHUTTING_DOWN) from None
             raise
+        except ModelLoadError as error:  # clients are not told where a model is
+            sentence = str(error).replace(str(seat.model.folder), seat.model.name)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            raise ApiError(status, sentence, "server_error") from error
 
     async def _answer(
         self, endpoint: Endpoint, service: Service, body: Body, *, is_long: bool

@@ -11,14 +11,15 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from http import HTTPStatus
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from akunu_py.machine.device_memory import give_back_memory
+from akunu_py.errors import AkunuError
+from akunu_py.machine.device_memory import give_back_memory, memory_is_short
 from akunu_py.machine.turns import Turns
 from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("akunu_py.server")
 
 DEFAULT_NAME: Final = "default"
+LOOK_AT_MEMORY_S: Final = 2.0
+"""macOS warns some seconds before it swaps."""
 _TAG: Final = ":latest"
 """Ollama's clients add it to every name."""
 _MOST_NAMED: Final = 8
@@ -83,6 +86,7 @@ class Pool:
         first: the models to load at once; the first of them answers requests that name none.
         others: tells which other models may be loaded; asked again whenever a name is unknown.
         memory: tells how many bytes all models may take; asked once, before the first is loaded.
+        is_short: tells whether the machine would soon have to swap.
 
     Attributes:
         seats: the models that are loaded, load or leave, in the order in which they were asked for.
@@ -94,8 +98,10 @@ class Pool:
         load: Load,
         settings: ServerSettings,
         first: Sequence[LocalModel],
+        *,
         others: Callable[[], Iterable[LocalModel]] = tuple,
         memory: Callable[[], float] = lambda: math.inf,
+        is_short: Callable[[], bool] = memory_is_short,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics()
@@ -106,6 +112,8 @@ class Pool:
         self._others = others
         self._known: tuple[LocalModel, ...] = self._first
         self._find_memory = memory
+        self._is_short = is_short
+        self._watching: asyncio.Task[None] | None = None
         self._memory: float | None = None
         self._turns = Turns()
         self._one_at_a_time = asyncio.Lock()
@@ -184,6 +192,7 @@ class Pool:
     def start(self) -> "asyncio.Future[list[Service]]":
         """Begins to load the first models, all that were named; the result raises why one cannot
         be loaded."""
+        self._watching = asyncio.ensure_future(self._watch())
         seats = [self._seat_of(model) for model in self._first]
         return asyncio.gather(*(seat.loading for seat in seats if seat.loading))
 
@@ -213,6 +222,8 @@ class Pool:
     def stop(self) -> None:
         """Ends all jobs and accepts no more."""
         self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
         for seat in self.seats:
             self._stop_timer(seat)
             if seat.loading is not None:
@@ -327,6 +338,30 @@ class Pool:
         self.unloads += 1
         logger.info("unloaded %s", seat.model.name)
 
+    async def _watch(self) -> None:
+        """Gives memory back before the machine swaps: first the caches of earlier requests, and if
+        that is not enough, idle models."""
+        while True:
+            await asyncio.sleep(LOOK_AT_MEMORY_S)
+            if not await self._in_thread(self._is_short):
+                continue
+            held = [
+                service
+                for service in self.services
+                if any(slot.nbytes and not slot.busy for slot in service.engine.slots)
+            ]
+            idle = [seat for seat in self.seats if seat.service and not seat.users]
+            leaves = [seat for seat in idle if not seat.is_pinned and seat.leaving is None]
+            if held:
+                logger.warning("memory is short: the caches of earlier requests are emptied")
+                for service in held:
+                    with suppress(AkunuError):  # its queue is full, or it is closed
+                        await asyncio.wrap_future(service.worker.submit(_empty_caches))
+            elif leaves:
+                seat = min(leaves, key=lambda one: one.last_used)
+                logger.warning("memory is short: %s is unloaded", seat.model.name)
+                await self.unload(seat)
+
     async def _in_thread(self, task: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, task)
 
@@ -351,6 +386,11 @@ class Pool:
 def _note_error(loading: "asyncio.Task[Service]") -> None:
     if not loading.cancelled():
         loading.exception()  # or asyncio reports it if nobody waits for it any more
+
+
+def _empty_caches(engine: "Engine") -> None:
+    engine.free_caches()
+    give_back_memory()
 
 
 def _give_back() -> None:

@@ -127,7 +127,7 @@ def test_ollamas_library_pulls_lists_runs_and_deletes(
 ) -> None:
     first = LocalModel("first", tiny_model_dir)
     pool = Pool(
-        lambda model, _: akunu_py.load(model.asked), ServerSettings(), [first], local_models
+        lambda model, _: akunu_py.load(model.asked), ServerSettings(), [first], others=local_models
     )
     with serve_pool(pool) as server, ollama.Client(server.url) as client:
         told = list(client.pull(NAME, stream=True))

@@ -16,6 +16,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, ModelLoadError
 from akunu_py.model.library import LocalModel
 from akunu_py.server import app
+from akunu_py.server import pool as pools
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import Defaults, ServerSettings
 from tests.server.live import LiveServer, parse_events, serve_pool
@@ -58,7 +59,9 @@ def serving(models: list[LocalModel], taken: float) -> Serve:
         *, room: float = 3.5, loader: Any = load, **settings: Any
     ) -> AbstractContextManager[LiveServer]:
         given = ServerSettings(**settings)
-        pool = Pool(loader, given, models[:1], lambda: models[1:], lambda: room * taken)
+        pool = Pool(
+            loader, given, models[:1], others=lambda: models[1:], memory=lambda: room * taken
+        )
         return serve_pool(pool)
 
     return serve
@@ -127,7 +130,7 @@ def test_an_unknown_model_is_not_found_in_each_contract(
 
 def test_a_name_of_several_models_is_refused(models: list[LocalModel]) -> None:
     twin = LocalModel("else/talker", models[2].folder)
-    pool = Pool(load, ServerSettings(), models, lambda: [twin])
+    pool = Pool(load, ServerSettings(), models, others=lambda: [twin])
     pool.models()
     with pytest.raises(AkunuError, match="may be somebody/talker or else/talker"):
         pool.find("talker")
@@ -206,7 +209,7 @@ def test_a_model_larger_than_the_memory_is_refused(
     huge = LocalModel("huge", write_tiny_model(tmp_path / "huge", intermediate_size=4096))
     room = taken * 1.1
     with serve_pool(
-        Pool(load, ServerSettings(), models[:1], lambda: [huge], lambda: room)
+        Pool(load, ServerSettings(), models[:1], others=lambda: [huge], memory=lambda: room)
     ) as server:
         refused = complete(server, "huge")
         assert (refused.status_code, "for its weights" in refused.text) == (400, True)
@@ -251,7 +254,7 @@ def test_others_are_answered_while_a_model_loads(
 def test_a_model_that_does_not_load_says_why_and_is_tried_again(
     models: list[LocalModel], serving: Serve
 ) -> None:
-    failures = [ModelLoadError("its weights are damaged.")]
+    failures = [ModelLoadError(f"{models[2].folder} is damaged.")]
 
     def failing(model: LocalModel, _: int) -> Engine:
         if model is models[2] and failures:
@@ -259,7 +262,8 @@ def test_a_model_that_does_not_load_says_why_and_is_tried_again(
         return load(model)
 
     with serving(loader=failing) as server:
-        assert "weights are damaged" in complete(server, "talker").text
+        refused = complete(server, "talker")
+        assert (refused.status_code, "somebody/talker is damaged" in refused.text) == (500, True)
         assert complete(server, "talker").status_code == 200
 
 
@@ -274,3 +278,24 @@ def test_a_models_own_sampling_is_below_the_operators_and_the_requests(tmp_path:
         asked = server.ask("/completion", {"prompt": "a", "n_predict": 1, "temperature": 0.1})
         assert asked["generation_settings"]["temperature"] == 0.1
         assert "temperature 0.6" in server.ask("/api/show", {"model": "own"})["parameters"]
+
+
+def test_caches_and_then_idle_models_go_before_the_machine_swaps(
+    models: list[LocalModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_AT_MEMORY_S", 0.01)
+    short = Flag()
+    pool = Pool(
+        load, ServerSettings(), models[:1], others=lambda: models[1:], is_short=short.is_set
+    )
+    with serve_pool(pool) as server:
+        assert complete(server, "large-coder", keep_alive=-1).status_code == 200
+        assert complete(server, "talker").status_code == 200
+        assert all(any(slot.nbytes for slot in one.engine.slots) for one in pool.services)
+        short.set()
+        server.log.wait_for("memory is short: the caches of earlier requests are emptied")
+        server.log.wait_for("memory is short: somebody/talker is unloaded")
+        while len(pool.seats) > 1:
+            pass
+        assert not any(slot.nbytes for slot in server.service.engine.slots)
+        assert complete(server, "large-coder").status_code == 200, "it is to stay, and does"

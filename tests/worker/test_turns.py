@@ -37,8 +37,10 @@ class Steps:
 def test_the_most_urgent_goes_first_and_equal_ones_as_they_came() -> None:
     steps = Steps()
     with steps.turns.turn(lambda: CHAT):
-        for name, rank in (("a", CHAT), ("b", CHAT), ("typed", URGENT), ("c", CHAT)):
-            steps.wait(name, lambda rank=rank: rank)
+        for name in ("a", "b"):
+            steps.wait(name, lambda: CHAT)
+        steps.wait("typed", lambda: URGENT)
+        steps.wait("c", lambda: CHAT)
         assert steps.turns.contended
     assert steps.join() == ["typed", "a", "b", "c"]
     assert not steps.turns.contended
