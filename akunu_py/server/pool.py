@@ -115,6 +115,7 @@ class Pool:
         self._is_short = is_short
         self._watching: asyncio.Task[None] | None = None
         self._memory: float | None = None
+        self._sizes: dict[LocalModel, int] = {}  # of those that were loaded before
         self._turns = Turns()
         self._one_at_a_time = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1, THREAD_NAME)  # the loop's own must not wait for disks
@@ -241,10 +242,18 @@ class Pool:
     async def unload(self, seat: Seat) -> None:
         """Unloads a model once it is loaded and its requests have ended; new ones wait until it is
         loaded again."""
+        await asyncio.shield(self._begin_to_unload(seat))
+
+    def _begin_to_unload(self, seat: Seat) -> "asyncio.Task[None]":
         if seat.leaving is None:
             self._stop_timer(seat)
             seat.leaving = asyncio.ensure_future(self._unload(seat))
-        await asyncio.shield(seat.leaving)
+        return seat.leaving
+
+    def _idle(self) -> list[Seat]:
+        """The models that may leave now, the one that was used longest ago first."""
+        idle = [seat for seat in self.seats if seat.service and not (seat.users or seat.leaving)]
+        return sorted((one for one in idle if not one.is_pinned), key=lambda one: one.last_used)
 
     def _seat_of(self, model: LocalModel) -> Seat:
         if self._is_stopping:
@@ -252,7 +261,8 @@ class Pool:
         for seat in self.seats:
             if seat.model is model and seat.leaving is None:
                 return seat
-        nbytes = model.nbytes + model.cache_bytes(USUAL_TOKENS)
+        estimate = model.nbytes + model.cache_bytes(USUAL_TOKENS)
+        nbytes = self._sizes.get(model, estimate)
         seat = Seat(model, nbytes, self.settings.keep_alive)
         self.seats.append(seat)
         seat.loading = asyncio.ensure_future(self._load(seat))
@@ -280,12 +290,14 @@ class Pool:
                 seat.worker.close()  # its thread has nothing to do any more
             raise
         self.loads += 1
-        seat.nbytes = round(engine.model.parameter_bytes + engine.model.cache_bytes(USUAL_TOKENS))
+        seat.nbytes = self._sizes[model] = _bytes_of(engine)
         names = self.names_of(model)
         seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
         logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
         if not seat.users:
             self._start_timer(seat)
+        if self._spare < 0 and (idle := self._idle()):  # it takes more than its files
+            self._begin_to_unload(idle[0])
         return seat.service
 
     @property
@@ -350,17 +362,14 @@ class Pool:
                 for service in self.services
                 if any(slot.nbytes and not slot.busy for slot in service.engine.slots)
             ]
-            idle = [seat for seat in self.seats if seat.service and not seat.users]
-            leaves = [seat for seat in idle if not seat.is_pinned and seat.leaving is None]
             if held:
                 logger.warning("memory is short: the caches of earlier requests are emptied")
                 for service in held:
                     with suppress(AkunuError):  # its queue is full, or it is closed
                         await asyncio.wrap_future(service.worker.submit(_empty_caches))
-            elif leaves:
-                seat = min(leaves, key=lambda one: one.last_used)
-                logger.warning("memory is short: %s is unloaded", seat.model.name)
-                await self.unload(seat)
+            elif idle := self._idle():
+                logger.warning("memory is short: %s is unloaded", idle[0].model.name)
+                await self.unload(idle[0])
 
     async def _in_thread(self, task: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, task)
@@ -370,8 +379,8 @@ class Pool:
             return
 
         def expire() -> None:
-            if not seat.users and seat.leaving is None:
-                seat.leaving = asyncio.ensure_future(self._unload(seat))
+            if not seat.users:
+                self._begin_to_unload(seat)
 
         seat.expires_at = time() + seat.keep_s
         seat.timer = asyncio.get_running_loop().call_later(seat.keep_s, expire)
@@ -386,6 +395,13 @@ class Pool:
 def _note_error(loading: "asyncio.Task[Service]") -> None:
     if not loading.cancelled():
         loading.exception()  # or asyncio reports it if nobody waits for it any more
+
+
+def _bytes_of(engine: "Engine") -> int:
+    """What the weights of a model, its head and a usual cache take in memory."""
+    model = engine.model
+    head = 0 if model.head is None else model.head.parameter_bytes
+    return round(model.parameter_bytes + head + model.cache_bytes(USUAL_TOKENS))
 
 
 def _empty_caches(engine: "Engine") -> None:
