@@ -23,6 +23,7 @@ class _Step:
     rank: Callable[[], Rank]
     arrival: int
     passed: int = 0
+    is_next: bool = False
 
     @property
     def order(self) -> tuple[bool, Rank, int]:
@@ -51,24 +52,29 @@ class Turns:
 
     @contextmanager
     def turn(self, rank: Callable[[], Rank]) -> Generator[None, None, None]:
-        """Waits until it is the caller's turn, which ends with the block. `rank` is asked while
-        the caller waits, by any thread: more urgent requests may come meanwhile."""
+        """Waits until it is the caller's turn, which ends with the block. Whoever ends a turn asks
+        for the `rank` of all that wait: more urgent requests may have come meanwhile."""
         step = _Step(rank, next(self._arrivals))
         with self._changed:
-            self._waiting.append(step)
-            self._changed.wait_for(lambda: self._is_next(step))
-            self._waiting.remove(step)
+            if self._taken:
+                self._waiting.append(step)
+                self._changed.wait_for(lambda: step.is_next)
             self._taken = True
-            for other in self._waiting:
-                other.passed += 1
         try:
             yield
         finally:
             with self._changed:
-                self._taken = False
-                self._changed.notify_all()
+                self._hand_over()
 
-    def _is_next(self, step: _Step) -> bool:
-        if self._taken:
-            return False
-        return len(self._waiting) == 1 or min(self._waiting, key=lambda one: one.order) is step
+    def _hand_over(self) -> None:
+        """Gives the turn to the next step. It is chosen here, once: if each looked for itself, and
+        ranks changed between two looks, none might find that it is the next."""
+        if not self._waiting:
+            self._taken = False
+            return
+        chosen = min(self._waiting, key=lambda one: one.order)
+        self._waiting.remove(chosen)
+        for other in self._waiting:
+            other.passed += 1
+        chosen.is_next = True
+        self._changed.notify_all()

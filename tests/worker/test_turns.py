@@ -1,6 +1,7 @@
 """Turns: the steps of several engines, one at a time and the most urgent first."""
 
 from collections.abc import Callable
+from random import Random
 from threading import Thread
 
 from akunu_py.machine.turns import Rank, Turns
@@ -53,6 +54,15 @@ def test_a_step_that_becomes_urgent_while_it_waits_goes_first() -> None:
         steps.wait("late", lambda: ranks["late"])
         ranks["late"] = URGENT
     assert steps.join() == ["late", "chat"]
+
+
+def test_ranks_that_change_all_the_time_stop_nobody() -> None:
+    """Each one is asked for its rank by others, and says something else each time."""
+    steps, draw = Steps(), Random(0)
+    with steps.turns.turn(lambda: CHAT):
+        for name in "abcd":
+            steps.wait(name, lambda: (draw.randrange(9), True, 0), times=200)
+    assert sorted(steps.join()) == sorted("abcd" * 200)
 
 
 def test_nobody_is_passed_for_ever() -> None:
