@@ -121,7 +121,7 @@ def run() -> NoReturn:
     if threading.active_count() > 1:
         from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does not need it)
 
-        if any(thread.name.startswith(THREAD_NAME) for thread in threading.enumerate()):
+        if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
             # That thread runs library code, which cannot be stopped and would crash during exit.
             sys.stdout.flush()
             os._exit(code)

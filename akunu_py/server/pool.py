@@ -25,7 +25,7 @@ from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, match
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
 from akunu_py.server.service import SHUTTING_DOWN, Metrics, Service
 from akunu_py.server.settings import ServerSettings
-from akunu_py.worker import THREAD_NAME, EngineWorker
+from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -118,7 +118,7 @@ class Pool:
         self._sizes: dict[LocalModel, int] = {}  # of those that were loaded before
         self._turns = Turns()
         self._one_at_a_time = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(1, THREAD_NAME)  # the loop's own must not wait for disks
+        self._threads = ThreadPoolExecutor(1)  # the loop's own two must not wait for disks
         self._is_stopping = False
 
     @property
@@ -237,7 +237,7 @@ class Pool:
         for seat in self.seats:
             if seat.worker is not None:
                 seat.worker.close(timeout)
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown(cancel_futures=True)
 
     async def unload(self, seat: Seat) -> None:
         """Unloads a model once it is loaded and its requests have ended; new ones wait until it is

@@ -191,7 +191,8 @@ class Load:
             else:
                 visits.append(Visit(question, draw.uniform(0, self._stays_s)))
         with httpx2.Client(base_url=self._url, timeout=PATIENCE_S) as client:
-            for question in (visit.question for visit in visits if visit.stay_s is None):
+            asked = [visit.question for visit in visits if visit.stay_s is None]
+            for question in sorted(asked, key=lambda one: str(one.body.get("model"))):
                 if id(question) not in self._expected:
                     self._expected[id(question)] = _ask(client, question)
         return visits
