@@ -356,8 +356,8 @@ def pool(client: Client, requests: int, clients: int, rounds: int, models: Seque
         f"took {outcome.slowest_s:.1f} s.\n\n"
         f"{rounds} rounds of loading and unloading {goes} beside {kept}: {settled / 2**20:.0f} MiB "
         f"after the {min(WARM_ROUNDS + 1, rounds)}th, {last / 2**20:.0f} MiB after the last.\n\n"
-        f"The first token of a fill-in of {kept} comes after {milliseconds(idle)} ms while the "
-        f"server is idle, and after {waited} ms during these rounds ({len(beside)} fill-ins, the "
+        f"The first token of a fill-in of {kept} comes after {milliseconds(idle):.1f} ms while the "
+        f"server is idle, and after {waited:.1f} ms during these rounds ({len(beside)} fill-ins, the "
         f"slowest after {max(beside) * 1000:.0f} ms)." + "".join(f"\n- {line}" for line in found)
     )
     facts = {"loads": loads, "unloads": unloads, "resident_bytes": resident, "idle_s": idle}
