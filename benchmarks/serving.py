@@ -357,8 +357,9 @@ def pool(client: Client, requests: int, clients: int, rounds: int, models: Seque
         f"{rounds} rounds of loading and unloading {goes} beside {kept}: {settled / 2**20:.0f} MiB "
         f"after the {min(WARM_ROUNDS + 1, rounds)}th, {last / 2**20:.0f} MiB after the last.\n\n"
         f"The first token of a fill-in of {kept} comes after {milliseconds(idle):.1f} ms while the "
-        f"server is idle, and after {waited:.1f} ms during these rounds ({len(beside)} fill-ins, the "
-        f"slowest after {max(beside) * 1000:.0f} ms)." + "".join(f"\n- {line}" for line in found)
+        f"server is idle, and after {waited:.1f} ms during these rounds ({len(beside)} fill-ins, "
+        f"the slowest after {max(beside) * 1000:.0f} ms)."
+        + "".join(f"\n- {line}" for line in found)
     )
     facts = {"loads": loads, "unloads": unloads, "resident_bytes": resident, "idle_s": idle}
     return body, asdict(outcome) | facts | {"beside_s": beside, "complaints": found}

@@ -5,9 +5,8 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -26,9 +25,6 @@ from akunu_py.model.library import (
     short_count,
 )
 from akunu_py.server.settings import KEY_VARIABLE, RECOMMENDED
-
-_FOREVER: Final = 9999
-"""The year in which a model leaves that stays."""
 
 
 def run(settings: Any) -> int:
@@ -115,16 +111,10 @@ def _ps(settings: PsSettings) -> int:
         raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
     except (URLError, OSError, ValueError, LookupError) as error:
         raise AkunuError(f"There is no server at {url}; see --url ({error}).") from None
-    if settings.as_json:
-        print(json.dumps(models))
-        return 0
     rows = [("NAME", "SIZE", "CONTEXT", "UNTIL")]
     for model in models:
-        until = datetime.fromisoformat(model["expires_at"])
-        left = until - datetime.now(UTC)
-        told = "for ever" if until.year == _FOREVER else f"{left.total_seconds() / 60:.0f} min"
-        rows.append((model["name"].removesuffix(":latest"), in_gigabytes(model["size"]),
-                     f"{model['context_length']:,}", told))  # fmt: skip
+        name, until = model["name"].removesuffix(":latest"), model["expires_at"][:19]
+        rows.append((name, in_gigabytes(model["size"]), f"{model['context_length']:,}", until))
     _print_table(rows)
     return 0
 

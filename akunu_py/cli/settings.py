@@ -251,7 +251,6 @@ class PsSettings:
     """Which server to ask."""
 
     url: str = option("http://127.0.0.1:8080", "the address of the server", metavar="URL")
-    as_json: bool = borrowed(GenerateSettings, "as_json")
 
 
 @dataclass(frozen=True)

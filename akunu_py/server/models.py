@@ -9,8 +9,7 @@ import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
-from time import time
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -36,6 +35,7 @@ from akunu_py.text.tokenizer import Tokenizer
 
 _STARTED: Final = datetime.now(UTC)
 _LOOK_S: Final = 0.25
+_YEAR_S: Final = 365 * 24 * 3600
 _FOREVER: Final = "9999-01-01T00:00:00Z"
 _DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -143,16 +143,18 @@ def _ps(pool: Pool, _: Body) -> Response:
     for seat in pool.seats:
         if seat.service is None:
             continue
-        at = None if seat.is_pinned else seat.expires_at or time() + seat.keep_s
-        until = _FOREVER if at is None else timestamp(datetime.fromtimestamp(at, UTC))
         loaded = {
-            "expires_at": until,
+            "expires_at": _FOREVER if seat.is_pinned else timestamp(_after(seat.left_s)),
             "size": seat.nbytes,
             "size_vram": backend.gpu_bytes(seat.nbytes),
             "context_length": seat.service.engine.context_limit,
         }
         entries.append(_tag(pool.names_of(seat.model)[0], seat.model) | loaded)
     return JSONAnswer({"models": entries})
+
+
+def _after(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=min(seconds, _YEAR_S))
 
 
 def _tag(name: str, model: LocalModel) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from http import HTTPStatus
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import AkunuError
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("akunu_py.server")
 
 DEFAULT_NAME: Final = "default"
-LOOK_AT_MEMORY_S: Final = 2.0
-"""macOS warns some seconds before it swaps."""
+LOOK_S: Final = 2.0
+"""How often the pool looks which models have to go; macOS warns some seconds before it swaps."""
 _TAG: Final = ":latest"
 """Ollama's clients add it to every name."""
 _MOST_NAMED: Final = 8
@@ -53,7 +53,6 @@ class Seat:
         keep_s: how long it stays after its last request.
         users: the requests that use it or wait for it.
         last_used: when the latest of them ended, by `monotonic`.
-        expires_at: when it leaves, as a Unix time; None while it has users or if it stays.
         worker: its thread, once it begins to load.
         service: does its jobs, once it is loaded.
         leaving: unloads it, once that has begun; no request gets it any more.
@@ -64,17 +63,20 @@ class Seat:
     keep_s: float
     users: int = 0
     last_used: float = field(default_factory=monotonic)
-    expires_at: float | None = None
     worker: EngineWorker | None = None
     service: Service | None = None
     loading: "asyncio.Task[Service] | None" = None
     leaving: "asyncio.Task[None] | None" = None
-    timer: asyncio.TimerHandle | None = None
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def is_pinned(self) -> bool:
         return self.keep_s == math.inf
+
+    @property
+    def left_s(self) -> float:
+        """For how many seconds more it stays, if no other request comes."""
+        return self.keep_s if self.users else self.last_used + self.keep_s - monotonic()
 
 
 class Pool:
@@ -208,7 +210,6 @@ class Pool:
         """
         seat = self._seat_of(self.find(asked))
         seat.users += 1
-        self._stop_timer(seat)
         if keep_s is not None:
             seat.keep_s = keep_s
         try:
@@ -218,7 +219,7 @@ class Pool:
             seat.last_used = monotonic()
             if not seat.users:
                 seat.free.set()
-                self._start_timer(seat)
+                self._unload_expired()
 
     def stop(self) -> None:
         """Ends all jobs and accepts no more."""
@@ -226,7 +227,6 @@ class Pool:
         if self._watching is not None:
             self._watching.cancel()
         for seat in self.seats:
-            self._stop_timer(seat)
             if seat.loading is not None:
                 seat.loading.cancel()
         for service in self.services:
@@ -246,7 +246,6 @@ class Pool:
 
     def _begin_to_unload(self, seat: Seat) -> "asyncio.Task[None]":
         if seat.leaving is None:
-            self._stop_timer(seat)
             seat.leaving = asyncio.ensure_future(self._unload(seat))
         return seat.leaving
 
@@ -294,8 +293,7 @@ class Pool:
         names = self.names_of(model)
         seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
         logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
-        if not seat.users:
-            self._start_timer(seat)
+        seat.last_used = monotonic()
         if self._spare < 0 and (idle := self._idle()):  # it takes more than its files
             self._begin_to_unload(idle[0])
         return seat.service
@@ -350,11 +348,17 @@ class Pool:
         self.unloads += 1
         logger.info("unloaded %s", seat.model.name)
 
+    def _unload_expired(self) -> None:
+        for seat in self._idle():
+            if seat.left_s <= 0:
+                self._begin_to_unload(seat)
+
     async def _watch(self) -> None:
-        """Gives memory back before the machine swaps: first the caches of earlier requests, and if
-        that is not enough, idle models."""
+        """Unloads models whose time is over, and gives memory back before the machine swaps: first
+        the caches of earlier requests, and if that is not enough, idle models."""
         while True:
-            await asyncio.sleep(LOOK_AT_MEMORY_S)
+            await asyncio.sleep(LOOK_S)
+            self._unload_expired()
             if not await self._in_thread(self._is_short):
                 continue
             held = [
@@ -373,23 +377,6 @@ class Pool:
 
     async def _in_thread(self, task: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, task)
-
-    def _start_timer(self, seat: Seat) -> None:
-        if seat.is_pinned or seat.service is None or seat.leaving is not None or self._is_stopping:
-            return
-
-        def expire() -> None:
-            if not seat.users:
-                self._begin_to_unload(seat)
-
-        seat.expires_at = time() + seat.keep_s
-        seat.timer = asyncio.get_running_loop().call_later(seat.keep_s, expire)
-
-    def _stop_timer(self, seat: Seat) -> None:
-        seat.expires_at = None
-        if seat.timer is not None:
-            seat.timer.cancel()
-            seat.timer = None
 
 
 def _note_error(loading: "asyncio.Task[Service]") -> None:

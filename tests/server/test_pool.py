@@ -177,7 +177,10 @@ def test_traffic_on_three_models_with_room_for_two(serving: Serve) -> None:
         assert server.pool.unloads >= server.pool.loads - 2 > 0
 
 
-def test_a_model_leaves_when_its_time_is_over(serving: Serve) -> None:
+def test_a_model_leaves_when_its_time_is_over(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_S", 0.01)
     with serving(keep_alive=math.inf) as server:
         body = {"model": "talker", "prompt": "a", "stream": False, "options": {"num_predict": 2}}
         server.ask("/api/generate", body | {"keep_alive": "1h"})
@@ -189,6 +192,9 @@ def test_a_model_leaves_when_its_time_is_over(serving: Serve) -> None:
         while len(server.pool.seats) > 1:
             pass
         assert loaded(server) == ["large-coder:latest"]
+        body["keep_alive"] = "1ms"
+        server.ask("/api/generate", body)
+        server.log.wait_for("unloaded somebody/talker")
         refused = server.post("/api/generate", {"model": "talker", "keep_alive": "soon"})
         assert "`keep_alive`" in refused.json()["error"]
 
@@ -283,7 +289,7 @@ def test_a_models_own_sampling_is_below_the_operators_and_the_requests(tmp_path:
 def test_caches_and_then_idle_models_go_before_the_machine_swaps(
     models: list[LocalModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "LOOK_AT_MEMORY_S", 0.01)
+    monkeypatch.setattr(pools, "LOOK_S", 0.01)
     short = Flag()
     pool = Pool(
         load, ServerSettings(), models[:1], others=lambda: models[1:], is_short=short.is_set
