@@ -60,6 +60,9 @@ def run(settings: ServeSettings) -> int:
         server, others = replace(server, keep_alive=math.inf), tuple
     load, memory = partial(_load, settings, first), partial(_memory, settings)
     pool = Pool(load, server, first, others=others, memory=memory)
+    for word in server.aliases:
+        if "=" in word:
+            pool.find_on_disk(word.partition("=")[2])  # a model that is not here ends it
     with ExitStack() as stack:
         listeners = _listen(server.host, server.port)
         for listener in listeners:

@@ -76,7 +76,7 @@ def _list_models(pool: Pool, _: Body) -> Response:
 
 def _find_model(pool: Pool, path: Body) -> Response:
     asked = path.text("model", default="")
-    model = pool.find(asked)
+    model = pool.find_on_disk(asked)
     name = asked if asked in pool.names_of(model) else pool.names_of(model)[0]
     return JSONAnswer(_entry(pool, name, model))
 
@@ -110,7 +110,7 @@ def _list_states(pool: Pool, _: Body) -> Response:
 
 
 def _find_state(pool: Pool, path: Body) -> Response:
-    model = pool.find(path.text("model", default=""))
+    model = pool.find_on_disk(path.text("model", default=""))
     return JSONAnswer(_state(pool, pool.names_of(model)[0], model))
 
 
@@ -139,15 +139,16 @@ def _tags(pool: Pool, _: Body) -> Response:
 
 def _ps(pool: Pool, _: Body) -> Response:
     """The models that are loaded, and when each will leave."""
-    entries, backend = [], find_backend()
+    entries = []
     for seat in pool.seats:
         if seat.service is None:
             continue
+        engine = seat.service.engine
         loaded = {
             "expires_at": _FOREVER if seat.is_pinned else timestamp(_after(seat.left_s)),
             "size": seat.nbytes,
-            "size_vram": backend.gpu_bytes(seat.nbytes),
-            "context_length": seat.service.engine.context_limit,
+            "size_vram": engine.backend.gpu_bytes(seat.nbytes),
+            "context_length": engine.context_limit,
         }
         entries.append(_tag(pool.names_of(seat.model)[0], seat.model) | loaded)
     return JSONAnswer({"models": entries})
@@ -224,14 +225,14 @@ def _tokenizer_of(model: LocalModel) -> Tokenizer:
 
 
 def _asked(pool: Pool, body: Body) -> LocalModel:
-    return pool.find(body.text("model", "name", default=""))
+    return pool.find_on_disk(body.text("model", "name", default=""))
 
 
 def _pull(pool: Pool, body: Body) -> Response:
     """Fetches a model from the hub; one that is not from there is left alone."""
     name = body.text("model", "name", default="").removesuffix(":latest")
     with suppress(ApiError):
-        model = pool.find(name)
+        model = pool.find_on_disk(name)
         if model.place != "hub":
             return _Pull(None, streams=body.flag("stream", default=True))
         name = model.name
@@ -305,18 +306,18 @@ class _Delete(Response):
 
 
 OPENAI: Final = (
-    PoolEndpoint("GET", "/v1/models", _list_models),
-    PoolEndpoint("GET", "/models", _list_models),
-    PoolEndpoint("GET", "/v1/models/{model:path}", _find_model),
+    PoolEndpoint("GET", "/v1/models", _list_models, is_slow=True),
+    PoolEndpoint("GET", "/models", _list_models, is_slow=True),
+    PoolEndpoint("GET", "/v1/models/{model:path}", _find_model, is_slow=True),
 )
 LM_STUDIO: Final = (
-    PoolEndpoint("GET", "/api/v0/models", _list_states),
-    PoolEndpoint("GET", "/api/v0/models/{model:path}", _find_state),
+    PoolEndpoint("GET", "/api/v0/models", _list_states, is_slow=True),
+    PoolEndpoint("GET", "/api/v0/models/{model:path}", _find_state, is_slow=True),
 )
 OLLAMA: Final = (
-    PoolEndpoint("GET", "/api/tags", _tags),
+    PoolEndpoint("GET", "/api/tags", _tags, is_slow=True),
     PoolEndpoint("GET", "/api/ps", _ps),
     PoolEndpoint("POST", "/api/show", _show, is_slow=True),
     PoolEndpoint("POST", "/api/pull", _pull, is_slow=True),
-    PoolEndpoint("DELETE", "/api/delete", _delete),
+    PoolEndpoint("DELETE", "/api/delete", _delete, is_slow=True),
 )

@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from http import HTTPStatus
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from akunu_py.errors import AkunuError
+from akunu_py.errors import AkunuError, QueueFullError
+from akunu_py.machine.backend import release_thread
 from akunu_py.machine.device_memory import give_back_memory, memory_is_short
 from akunu_py.machine.turns import Turns
 from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
@@ -86,7 +88,8 @@ class Pool:
         load: makes an engine.
         settings: of the server.
         first: the models to load at once; the first of them answers requests that name none.
-        others: tells which other models may be loaded; asked again whenever a name is unknown.
+        others: tells which other models may be loaded; asked again whenever a name is unknown, on a
+            thread of its own.
         memory: tells how many bytes all models may take; asked once, before the first is loaded.
         is_short: tells whether the machine would soon have to swap.
 
@@ -173,16 +176,21 @@ class Pool:
         if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
             return self._first[0]
         found: list[LocalModel] = []
-        for looks in (False, True):
-            models = self.models() if looks else self._known
-            for wanted in (asked, asked.removesuffix(_TAG)):
-                named = [model for model in models if wanted in self.names_of(model)]
-                found = named[:1] or matches(models, wanted)
-                if len(found) == 1:
-                    return found[0]
+        for wanted in (asked, asked.removesuffix(_TAG)):
+            named = [model for model in self._known if wanted in self.names_of(model)]
+            found = named[:1] or matches(self._known, wanted)
+            if len(found) == 1:
+                return found[0]
         several = " or ".join(model.name for model in found)
         why = f"it may be {several}." if found else self._offered(asked)
         raise NotFoundError(f"model '{asked}' not found: {why}", "model", quotes=True)
+
+    def find_on_disk(self, asked: str) -> LocalModel:
+        """The same, after a look at the disk if the name is not known; that takes a while."""
+        with suppress(NotFoundError):
+            return self.find(asked)
+        self.models()
+        return self.find(asked)
 
     def _offered(self, asked: str) -> str:
         names = [name for model in self._known for name in self.names_of(model)]
@@ -207,8 +215,15 @@ class Pool:
         Raises:
             NotFoundError: if there is no such model.
             UnavailableError: if the server is stopping.
+            QueueFullError: if too many requests wait already.
         """
-        seat = self._seat_of(self.find(asked))
+        try:
+            model = self.find(asked)
+        except NotFoundError:
+            model = await self._in_thread(partial(self.find_on_disk, asked))
+        seat = self._seat_of(model)
+        if seat.service is None and self.waiting >= self.settings.queue:
+            raise QueueFullError
         seat.users += 1
         if keep_s is not None:
             seat.keep_s = keep_s
@@ -237,7 +252,8 @@ class Pool:
         for seat in self.seats:
             if seat.worker is not None:
                 seat.worker.close(timeout)
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.submit(release_thread)
+        self._threads.shutdown()
 
     async def unload(self, seat: Seat) -> None:
         """Unloads a model once it is loaded and its requests have ended; new ones wait until it is

@@ -185,6 +185,19 @@ def test_a_port_in_use_is_one_sentence(
     assert ended == (2, "", f"akunu-py: {sentence}\n")
 
 
+def test_an_alias_of_a_model_that_is_not_here_is_one_sentence(
+    tiny_model_dir: Path, serve_here: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = serve_here("--model", str(tiny_model_dir), "--alias", "a=tiny,b=nothing")
+    assert (code, out) == (2, "")
+    assert err.startswith("akunu-py: model 'nothing' not found: this server has a, ember")
+
+
+def test_options_of_one_model_need_one(serve_here: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = serve_here("--model", "ember", "--model", "other", "--draft-model", "ember")
+    assert (code, err) == (2, "akunu-py: --draft-model belongs to one model; name one --model.\n")
+
+
 @pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
 def test_it_warns_if_others_can_reach_it_and_ends_if_the_model_does_not_load(
     tmp_path: Path,

@@ -131,10 +131,11 @@ def test_an_unknown_model_is_not_found_in_each_contract(
 def test_a_name_of_several_models_is_refused(models: list[LocalModel]) -> None:
     twin = LocalModel("else/talker", models[2].folder)
     pool = Pool(load, ServerSettings(), models, others=lambda: [twin])
-    pool.models()
+    with pytest.raises(AkunuError, match="not found"):
+        pool.find("else/talker")
+    assert pool.find_on_disk("else/talker") is twin
     with pytest.raises(AkunuError, match="may be somebody/talker or else/talker"):
         pool.find("talker")
-    assert pool.find("else/talker") is twin
 
 
 def test_every_contract_lists_all_models(all_models: LiveServer) -> None:
