@@ -111,7 +111,7 @@ def _ps(settings: PsSettings) -> int:
         raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
     except (URLError, OSError, ValueError, LookupError) as error:
         raise AkunuError(f"There is no server at {url}; see --url ({error}).") from None
-    rows = [("NAME", "SIZE", "CONTEXT", "UNTIL")]
+    rows = [("NAME", "SIZE", "CONTEXT", "UNTIL (UTC)")]
     for model in models:
         name, until = model["name"].removesuffix(":latest"), model["expires_at"][:19]
         rows.append((name, in_gigabytes(model["size"]), f"{model['context_length']:,}", until))
