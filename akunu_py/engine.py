@@ -23,6 +23,7 @@ from akunu_py.events import Completion, Event, EventStream
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
+from akunu_py.model.library import USUAL_TOKENS
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
@@ -34,9 +35,6 @@ from akunu_py.stats import EngineCounters
 
 _MEASURE_AGAIN_S: Final = 300.0
 """Seconds before costs are measured again that were not to be trusted."""
-
-USUAL_TOKENS: Final = 2048
-"""The tokens of a prompt and its answer for which there should be memory."""
 
 
 class Engine:
@@ -290,10 +288,15 @@ class Engine:
         self.runner.owner.check()
         if self._active is not None:
             self.runner.close(self._active)
+        self.free_caches()
+        self.memory.forget_requests()
+
+    def free_caches(self) -> None:
+        """Empties the caches that no answer uses, and nothing else."""
+        self.runner.owner.check()
         self._prefixes.clear()
         if (drafts := self.speculation.draft_model) is not None:
             drafts.clear()
-        self.memory.forget_requests()
 
     def fitting(self, parallel: int) -> int:
         """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the

@@ -26,6 +26,7 @@ NO_LIMIT: Final = -1
 
 _OPTION: Final = "option"
 _PART: Final = "part"
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS: Final = {"": 1, "M": 10**6, "G": 10**9}
 
 
@@ -305,6 +306,18 @@ def page_origin(word: str) -> str:
     if word not in ("localhost", "*", "null") and "://" not in word:
         raise UnreadableWordError(f"{word!r} is not an origin such as https://example.com")
     return text(word)
+
+
+def duration(word: str) -> float:
+    """Reads seconds as Ollama does: `90`, `1h30m`, `500ms`; a negative number is forever."""
+    if re.fullmatch(r"-\d.*", word):
+        return math.inf
+    if re.fullmatch(r"\d+(\.\d+)?", word):
+        return float(word)
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|h|m|s)", word)
+    if not parts or "".join(map("".join, parts)) != word:
+        raise UnreadableWordError(f"{word!r} is not a time such as 10m, 1h30m or 90")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def byte_count(word: str) -> int:

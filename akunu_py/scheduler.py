@@ -8,6 +8,7 @@ from collections import abc
 from itertools import count
 from typing import Final, Protocol
 
+from akunu_py.machine.turns import Rank
 from akunu_py.options import DEFAULT_PARALLEL
 from akunu_py.sequence import Phase, Sequence
 
@@ -17,6 +18,9 @@ round in nine while completions take all places."""
 
 MOST_OVERTAKEN: Final = 3
 """A prompt gets a chunk after this many chunks of shorter ones that came later."""
+
+
+_LEAST_URGENT: Final[Rank] = (0, True, 0)
 
 
 class SequenceRunner(Protocol):
@@ -76,6 +80,11 @@ class Scheduler:
     def next_arrival(self) -> int:
         """The next place in the order of arrival."""
         return next(self._arrivals)
+
+    def rank(self) -> Rank:
+        """How urgent the most urgent sequence is; any thread may ask."""
+        known = (*self.running, *self.waiting)
+        return min((sequence.rank for sequence in known), default=_LEAST_URGENT)
 
     def add(self, sequence: Sequence) -> None:
         """Lets a sequence wait for its turn."""

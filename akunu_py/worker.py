@@ -21,6 +21,7 @@ from akunu_py.events import Event, EventStream
 from akunu_py.machine.backend import release_thread
 from akunu_py.machine.device_memory import give_back_memory
 from akunu_py.machine.owner import check_process
+from akunu_py.machine.turns import Turns
 from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round
 from akunu_py.scheduler import Scheduler
@@ -58,6 +59,7 @@ class EngineWorker:
         parallel: how many requests are answered at a time, fewer if memory is short. With 1,
             requests and calls are done one after another, though urgent requests overtake others
             that wait.
+        turns: shared by the engines of this process, which compute one at a time.
 
     Attributes:
         scheduler: says what runs; any thread may look at it.
@@ -71,6 +73,7 @@ class EngineWorker:
         *,
         queue_limit: int | None = None,
         parallel: int = 1,
+        turns: Turns | None = None,
     ) -> None:
         if not 1 <= parallel <= MAX_PARALLEL:
             raise InvalidRequestError(
@@ -82,6 +85,7 @@ class EngineWorker:
         self._load = load
         self._process = os.getpid()
         self._limit = queue_limit
+        self._turns = turns or Turns()
         self._calls: deque[_Call] = deque()
         self._changed = Condition()  # reentrant: a signal handler may interrupt `_put`, and call it
         self._closed = False
@@ -254,12 +258,13 @@ class EngineWorker:
         scheduler, runner = self.scheduler, engine.runner
         while scheduler.running or self._await(self._idle_work(engine)):
             try:
-                self._make_calls(engine)
-                scheduler.admit(runner)
-                if self._closed:
-                    for sequence in scheduler.running:
-                        sequence.cancelled = True
-                scheduler.advance(runner)
+                with self._turns.turn(scheduler.rank):
+                    self._make_calls(engine)
+                    scheduler.admit(runner)
+                    if self._closed:
+                        for sequence in scheduler.running:
+                            sequence.cancelled = True
+                    scheduler.advance(runner)
             except BaseException as error:  # nothing should raise, but nobody may hang if it does
                 self._lose(error)
                 for sequence in scheduler.running:
@@ -268,16 +273,23 @@ class EngineWorker:
                 scheduler.clear()
 
     def _idle_work(self, engine: "Engine") -> Iterator[float]:
-        """Does what no request should wait for; yields how long to wait before each part."""
+        """Does what no request should wait for, also none of another engine; yields how long to
+        wait before each part."""
+
+        def is_wanted() -> bool:
+            return bool(self.queue_depth) or self._closed or self._turns.contended
+
         yield _PAUSE_S
-        engine.measure_costs(lambda: bool(self.queue_depth) or self._closed)
+        engine.measure_costs(is_wanted)
         yield _IDLE_S - _PAUSE_S
         give_back_memory()
         while engine.save_prompts() or engine.model.rest():
             yield 0.0
         while True:
             yield _TRIM_EVERY_S
-            give_back_memory()
+            if not self._turns.contended:
+                give_back_memory()
+                engine.measure_costs(is_wanted)  # unless it is done
 
     def _work(self) -> None:
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it

@@ -5,8 +5,8 @@
     python -m benchmarks.random_model FOLDER --shape 8b --bits 4
 
 Its own answers mean nothing. Forced ones show what speculation gains at the costs of this size of
-model. The shape `8b` is that of Llama 3, but for the vocabulary; `hybrid` is a small Qwen3.5, which
-has recurrent layers.
+model. The shape `8b` is that of Llama 3, but for the vocabulary; the hybrids are small Qwen3.5s,
+which have recurrent layers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from akunu_py.model.target_model import TargetModel
 
 BUNDLED: Final = Path(__file__).parents[1] / "models" / "ember"
+_HYBRID: Final = {
+    "model_type": "qwen3_5_text", "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
+    "vocab_size": 4096, "tie_word_embeddings": True,
+}  # fmt: skip
+_WIDER: Final = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8}
 SHAPES: Final[dict[str, dict[str, Any]]] = {
     "109m": {
         "hidden_size": 768,
@@ -42,18 +51,9 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "head_dim": 128,
         "max_position_embeddings": 32768,
     },
-    "hybrid": {
-        "model_type": "qwen3_5",
-        "text_config": {
-            "model_type": "qwen3_5_text", "hidden_size": 256, "intermediate_size": 512,
-            "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "head_dim": 64, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
-            "linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4,
-            "full_attention_interval": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
-            "vocab_size": 4096, "tie_word_embeddings": True,
-        },
-    },
-}  # fmt: skip
+    "hybrid": {"model_type": "qwen3_5", "text_config": _HYBRID},
+    "hybrid-30m": {"model_type": "qwen3_5", "text_config": _HYBRID | _WIDER},
+}
 GROUP_SIZE: Final = 64
 
 

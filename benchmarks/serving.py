@@ -4,6 +4,7 @@
     python -m benchmarks.serving company  [--quick]
     python -m benchmarks.serving load     [--quick] [--parallel 1 --name serving_load_one]
                                           [--model FOLDER/hybrid --name serving_load_hybrid]
+    python -m benchmarks.serving pool     [--quick] [--clients 8]
 
 `cost`: the first token of an `/infill` request after each keystroke in a file of 1,500 tokens,
 cached or not; the time of a request beyond its engine's; the time of a streamed token beyond that
@@ -11,15 +12,19 @@ of a whole answer. `company`: the first token of an `/infill` request while the 
 the middle of a chat's answer, and in the middle of a prefill of 1,700 tokens. A chunk of a prefill
 cannot be interrupted, so the aim is twice the idle time and one chunk. `load`: 32 clients of all
 contracts, a third of which hang up. Every answer is compared with the one to the same request when
-it is alone; none may be lost or given twice, and the memory may not grow.
+it is alone; none may be lost or given twice, and the memory may not grow. `pool`: the same crowd on
+three models where there is memory for two; the memory over rounds of loading and unloading; and
+how long a completion of a loaded model waits while another one loads.
 
 The server is a process of its own. The client is the standard library's and shares its cores.
 """
 
 import json
+import shutil
 import sys
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
@@ -36,7 +41,9 @@ import httpx2
 
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.machine.backend import find_backend
+from akunu_py.model.files import bundled_model
 from akunu_py.options import BUNDLED_MODEL
+from benchmarks.random_model import write_random_model
 from benchmarks.records import markdown_table, options_of, paired_ratios, record, time_in_turns
 from benchmarks.served import LOOK_AGAIN_S, PATIENCE_S, Served, counts, served
 from tests.server.load import Load
@@ -59,6 +66,11 @@ TOKENS: Final = 128
 LOAD_TOKENS: Final = 32
 PARTS: Final = 5
 STAYS_S: Final = 1.5
+POOL_MEMORY: Final = "330MB"
+"""Of which each of the three models takes 117 to 150."""
+WARM_ROUNDS: Final = 4
+MAX_ROUND_GROWTH: Final = 1.05
+"""The memory after the last round of loading, over that after the first few."""
 MAX_GROWTH: Final = 1.1
 """The memory after the last part of the load, over that after the first."""
 TEMPLATE: Final = (
@@ -285,6 +297,95 @@ def load(client: Client, requests: int, clients: int, *, tools: bool) -> Found:
     return body, {"parts": parts, "complaints": found}
 
 
+def pool(client: Client, requests: int, clients: int, rounds: int, models: Sequence[str]) -> Found:
+    """Three models where there is room for two: a crowd, rounds of loading, and a completion
+    meanwhile."""
+    server = client.server
+    crowd = Load(server.url, tokens=LOAD_TOKENS, models=models, stays_s=STAYS_S)
+    with httpx2.Client(base_url=server.url, timeout=PATIENCE_S) as gauges:
+        plan = crowd.plan(requests)
+        client.wait_until_idle()
+        before, begun = counts(gauges), perf_counter()
+        outcome = crowd.run(plan, clients)
+        client.wait_until_idle()
+        after, seconds = counts(gauges), perf_counter() - begun
+        loads, unloads = (
+            round(after[name] - before[name])
+            for name in ("models_loaded_total", "models_unloaded_total")
+        )
+        found = [*outcome.wrong, *outcome.failed]
+        kept, goes = models[0], models[-1]
+
+        def ask(model: str, keep_alive: int) -> None:
+            body = {"model": model, "prompt": "def f(", "max_tokens": 1, "keep_alive": keep_alive}
+            gauges.post("/v1/completions", json=body).raise_for_status()
+
+        def is_loaded(model: str) -> bool:
+            running = gauges.get("/api/ps").json()["models"]
+            return any(one["name"].startswith(model) for one in running)
+
+        for model in models[1:]:
+            ask(model, 0)
+        ask(kept, -1)
+        idle = [client.first_token_s(fill_in(client)) for _ in range(rounds)]
+        beside, resident, is_over = list[float](), list[int](), False
+        with ThreadPoolExecutor(1) as typist, closing(Client(server)) as typing:
+
+            def type_on() -> None:
+                while not is_over:
+                    beside.append(typing.first_token_s(fill_in(client)))
+
+            typed = typist.submit(type_on)
+            for _ in range(rounds):
+                ask(goes, 0)
+                while is_loaded(goes):
+                    sleep(LOOK_AGAIN_S)
+                resident.append(server.resident_bytes() or 0)
+            is_over = True
+            typed.result()
+    settled, last = resident[min(WARM_ROUNDS, rounds - 1)], resident[-1]
+    if last > MAX_ROUND_GROWTH * settled:
+        found.append(f"the memory grew from {settled >> 20} to {last >> 20} MiB")
+    waited = milliseconds(beside)
+    body = (
+        f"{clients} clients send {requests:,} requests for answers of up to {LOAD_TOKENS} tokens "
+        f"to {len(models)} models ({', '.join(models)}), of which two fit into the memory; a third "
+        f"of them hang up. {outcome.answered} were answered as alone, {outcome.refused} refused, "
+        f"{outcome.left} hung up, {len(outcome.wrong)} were wrong and {len(outcome.failed)} "
+        f"failed, in {seconds:.0f} s with {loads} loads and {unloads} unloads. The slowest answer "
+        f"took {outcome.slowest_s:.1f} s.\n\n"
+        f"{rounds} rounds of loading and unloading {goes} beside {kept}: {settled / 2**20:.0f} MiB "
+        f"after the {min(WARM_ROUNDS + 1, rounds)}th, {last / 2**20:.0f} MiB after the last.\n\n"
+        f"The first token of a fill-in of {kept} comes after {milliseconds(idle):.1f} ms while the "
+        f"server is idle, and after {waited:.1f} ms during these rounds ({len(beside)} fill-ins, "
+        f"the slowest after {max(beside) * 1000:.0f} ms)."
+        + "".join(f"\n- {line}" for line in found)
+    )
+    facts = {"loads": loads, "unloads": unloads, "resident_bytes": resident, "idle_s": idle}
+    return body, asdict(outcome) | facts | {"beside_s": beside, "complaints": found}
+
+
+def fill_in(client: Client) -> dict[str, Any]:
+    """A fill-in of a few lines that no other one begins like."""
+    return {"input_prefix": f"# {client.number()}\ndef area(width, height):\n    return ",
+            "input_suffix": "\n"}  # fmt: skip
+
+
+def write_models(place: Path) -> list[str]:
+    """Two models besides the bundled one: the same with a long context and tools, and a random
+    hybrid; the names of all three."""
+    found, long, hybrid = bundled_model(), place / "ember-64k", place / "hybrid"
+    shutil.copytree(found, long)
+    config = json.loads((long / "config.json").read_text(encoding="utf-8"))
+    config["max_position_embeddings"] = 1 << 16
+    (long / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    settings = json.loads((long / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings["chat_template"] = TEMPLATE
+    (long / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    write_random_model(hybrid, "hybrid-30m", None)
+    return [BUNDLED_MODEL, long.name, hybrid.name]
+
+
 def complaints(parts: list[dict[str, Any]], counted: int, busy: int) -> list[str]:
     """What went wrong: answers that are wrong, lost or given twice, and memory that grew.
 
@@ -304,7 +405,7 @@ def complaints(parts: list[dict[str, Any]], counted: int, busy: int) -> list[str
 
 def main() -> None:
     parser = options_of(__doc__, quick="a tenth of the requests")
-    parser.add_argument("what", choices=("cost", "company", "load"))
+    parser.add_argument("what", choices=("cost", "company", "load", "pool"))
     parser.add_argument("--model", default=BUNDLED_MODEL)
     parser.add_argument("--parallel", type=int, default=4, help="requests answered at a time")
     parser.add_argument("--clients", type=int, default=32, help="of the load")
@@ -313,18 +414,34 @@ def main() -> None:
     tools = asked.model == BUNDLED_MODEL and asked.what == "load"
     words = ["--parallel", str(asked.parallel), *(("--chat-template", TEMPLATE) if tools else ())]
     repeats, requests = (3, 100) if asked.quick else (30, 1000)
+    place, models = Path(tempfile.mkdtemp()), list[str]()
+    if asked.what == "pool":
+        models = write_models(place)
+        words += ["--models-dir", str(place), "--memory", POOL_MEMORY]
     measures: dict[str, Callable[[Client], Found]] = {
         "cost": partial(cost, repeats=repeats),
         "company": partial(company, repeats=repeats),
         "load": partial(load, requests=requests, clients=asked.clients, tools=tools),
+        "pool": partial(
+            pool,
+            requests=requests,
+            clients=asked.clients,
+            rounds=5 if asked.quick else 50,
+            models=models,
+        ),
     }
     machine = describe_machine(find_backend())
     with served(asked.model, words) as server, closing(Client(server)) as client:
         body, result = measures[asked.what](client)
+    shutil.rmtree(place)
     model = Path(asked.model).name
     about = f"{machine_line(machine)}\n\nModel {model}, {asked.parallel} at a time."
-    title = {"cost": "What the server costs", "company": "A fill-in in company",
-             "load": "The server under load"}[asked.what]  # fmt: skip
+    title = {
+        "cost": "What the server costs",
+        "company": "A fill-in in company",
+        "load": "The server under load",
+        "pool": "Three models in room for two",
+    }[asked.what]
     record(asked.name or f"serving_{asked.what}", title, f"{about}\n\n{body}", result)
     sys.exit(1 if result.get("complaints") else 0)
 

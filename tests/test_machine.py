@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from akunu_py.machine.device_memory import (
     free_device_bytes,
     free_memory_bytes,
     installed_bytes,
+    memory_is_short,
     wire_weights,
 )
 from akunu_py.package import CACHE_VARIABLE, cache_folder
@@ -55,6 +57,16 @@ def test_limits_of_the_process_bound_what_is_free(
     assert 500 * MB < free_memory_bytes(tmp_path) < 1000 * MB
     limits[limit] = MB
     assert free_memory_bytes(tmp_path) == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS says itself whether it is short")
+def test_memory_is_short_before_it_is_gone(tmp_path: Path) -> None:
+    meminfo = process(tmp_path) / "proc/meminfo"
+    found = []
+    for free in (installed_bytes(), installed_bytes() // 64):
+        meminfo.write_text(f"MemAvailable: {free // 1024} kB\n")
+        found.append(memory_is_short(tmp_path))
+    assert found == [False, True]
 
 
 V2 = {"memory.max": 3000 * MB, "memory.current": 2000 * MB,

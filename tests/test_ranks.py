@@ -103,7 +103,7 @@ def answering(folder: Path, model: str) -> Iterator[list["subprocess.Popen[str]"
 @contextmanager
 def serving(folder: Path, model: str) -> Iterator[tuple[list["subprocess.Popen[str]"], str]]:
     """Two ranks of a server, and its address."""
-    words = ["-m", "akunu_py", "serve", "--model", model, "--port", "0"]
+    words = ["-m", "akunu_py", "serve", "--model", model, "--port", "0", "--log-level", "WARNING"]
     with launched(folder, words) as ranks:
         assert ranks[0].stdout is not None
         while not (line := ranks[0].stdout.readline()).startswith("Serving"):

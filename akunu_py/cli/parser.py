@@ -19,8 +19,13 @@ from akunu_py.cli.settings import (
     EditSettings,
     GenerateSettings,
     IndexSettings,
+    ListSettings,
+    PsSettings,
+    PullSettings,
     ReplaySettings,
+    RmSettings,
     ServeSettings,
+    ShowSettings,
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
@@ -35,15 +40,17 @@ _MAX_HINTS: Final = 3
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the program, by the words that call it: `chat`, or `bench cost`."""
+    """A command of the program, by the words that call it: `chat`, or `bench cost`. It is in the
+    file of that name, or in another one."""
 
     name: str
     summary: str
     settings: type
+    file: str = ""
 
     @property
     def module(self) -> str:
-        return f"akunu_py.cli.{self.name.split()[0]}"
+        return f"akunu_py.cli.{self.file or self.name.split()[0]}"
 
 
 COMMANDS: Final = (
@@ -51,6 +58,11 @@ COMMANDS: Final = (
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("edit", "changes files as you say, and shows what it changes", EditSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
+    Command("pull", "fetches a model from the hub", PullSettings, "models"),
+    Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
+    Command("show", "what the files of a model say", ShowSettings, "models"),
+    Command("rm", "deletes a model from the cache of the hub", RmSettings, "models"),
+    Command("ps", "the models that a server has loaded", PsSettings, "models"),
     Command("bench cost", "what a forward pass of M tokens costs here, and when drafting pays; "
             "saves the costs, which the engine then uses",
             CostSettings),

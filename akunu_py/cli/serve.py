@@ -5,11 +5,14 @@ import errno
 import gc
 import ipaddress
 import logging
+import math
 import signal
 import socket
 import sys
-from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -17,50 +20,88 @@ import uvloop
 from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
-from akunu_py.machine.device_memory import share_arenas
-from akunu_py.options import Options
-from akunu_py.worker import EngineWorker
+from akunu_py.machine.backend import find_backend, launched_rank
+from akunu_py.machine.device_memory import free_device_bytes, share_arenas
+from akunu_py.model.library import LocalModel, local_models
+from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
+    from akunu_py.server.pool import Pool
     from akunu_py.server.service import Service
 
 logger = logging.getLogger("akunu_py.server")
 
 _BACKLOG: Final = 128
+_CACHE_SHARE: Final = 4
+"""One part of so many of what is free is for the caches of a model, as without --memory."""
 _SECONDS_TO_STOP: Final = 2.0
 _SECONDS_TO_SAVE: Final = 20.0
 """How long the current forward pass may take before prompts are saved."""
 
 
 def run(settings: ServeSettings) -> int:
-    """Listens immediately, and answers as soon as the model is loaded."""
+    """Listens immediately, and answers as soon as a model is loaded."""
+    from akunu_py.server.pool import Pool  # noqa: PLC0415
+
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     share_arenas()
     has_key = settings.server.key is not None  # a key that cannot be read ends it here
-    fetch_model(settings.model)
+    first = []
+    for name in settings.models or (BUNDLED_MODEL,):
+        fetch_model(replace(settings.model, name=name))
+        first.append(LocalModel.named(name))
+    server = settings.server
+    others: Callable[[], Iterable[LocalModel]] = partial(local_models, server.models_dirs)
+    if launched_rank() is not None:  # the other ranks compute for this model alone
+        if len(first) > 1:
+            raise InvalidRequestError("Several ranks serve one model; name one with --model.")
+        server, others = replace(server, keep_alive=math.inf), tuple
+    load, memory = partial(_load, settings, first), partial(_memory, settings)
+    pool = Pool(load, server, first, others=others, memory=memory)
+    for word in server.aliases:
+        if "=" in word:
+            pool.find_on_disk(word.partition("=")[2])  # a model that is not here ends it
     with ExitStack() as stack:
-        listeners = _listen(settings.server.host, settings.server.port)
+        listeners = _listen(server.host, server.port)
         for listener in listeners:
             stack.enter_context(listener)
-        server = settings.server
-        worker = EngineWorker(
-            lambda: _load(settings), queue_limit=server.queue, parallel=server.parallel
-        )
         try:
-            uvloop.run(_serve(worker, settings, listeners, has_key))
+            uvloop.run(_serve(pool, settings, listeners, has_key))
         finally:
-            saves = settings.model.prompt_cache_dir is not None and worker.loading.done()
-            worker.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
-    if worker.failed:
-        worker.loading.result()
+            saves = settings.model.prompt_cache_dir is not None and bool(pool.services)
+            pool.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
     return 0
 
 
-def _load(settings: ServeSettings) -> "Engine":
-    """Loads the engine and warms it up, because the first answer compiles."""
-    engine = load_engine(settings.model)
+def _memory(settings: ServeSettings) -> int:
+    """The bytes that all models may take."""
+    find_backend()  # before MLX is imported
+    return settings.server.memory or free_device_bytes()
+
+
+def _load(
+    settings: ServeSettings, first: Sequence[LocalModel], model: LocalModel, spare: int
+) -> "Engine":
+    """Loads the engine of a model and warms it up, because the first answer compiles. The options
+    that change how a model answers are for the first ones, which the user named."""
+    given = settings.model
+    if model not in first:
+        kept = ("weights", "no_wire", "prefill_step_size", "prompt_cache_bytes", "prompt_cache_dir",
+                "remembers")  # fmt: skip
+        given = ModelOptions(**{name: getattr(given, name) for name in kept})
+    if settings.server.memory is not None and given.prompt_cache_bytes is None:
+        given = replace(given, prompt_cache_bytes=max(0, spare) // _CACHE_SHARE)
+    find_backend()  # before MLX is imported
+    import akunu_py.loading  # noqa: F401, PLC0415
+
+    if not gc.get_freeze_count():
+        # The libraries need not be searched again by each full collection, which stalls all
+        # threads; what belongs to a model is, because it may leave.
+        gc.collect()
+        gc.freeze()
+    engine = load_engine(replace(given, name=model.asked))
     defaults = settings.server.defaults
     options = Options(
         max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
@@ -68,63 +109,60 @@ def _load(settings: ServeSettings) -> "Engine":
     prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
     engine.generate(prompt[: max(1, engine.context_limit // 2)], options)
     engine.reset()
-    # What stays need not be searched again by each full collection, which stalls all threads.
-    gc.collect()
-    gc.freeze()
     return engine
 
 
 async def _serve(
-    worker: EngineWorker,
-    settings: ServeSettings,
-    listeners: list[socket.socket],
-    has_key: bool,
+    pool: "Pool", settings: ServeSettings, listeners: list[socket.socket], has_key: bool
 ) -> None:
+    """Serves until a signal comes, or until one of the first models cannot be loaded, which it
+    raises."""
     from akunu_py.server.app import create_app  # noqa: PLC0415
     from akunu_py.server.http import HttpServer  # noqa: PLC0415
-    from akunu_py.server.service import Service  # noqa: PLC0415
 
-    service = Service(worker, settings.server)
-    server = HttpServer(create_app(service))
+    server = HttpServer(create_app(pool))
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        service.stop()
+        pool.stop()
         server.should_exit = True
 
-    def loaded(loading: "Future[Engine]") -> None:
-        with suppress(RuntimeError):  # the event loop is closed: a signal came during loading
-            if loading.exception() is None:
-                loop.call_soon_threadsafe(tell_ready, service, where, settings.server.parallel)
-            else:
-                loop.call_soon_threadsafe(stop)
+    def loaded(loading: "asyncio.Future[list[Service]]") -> None:
+        if loading.cancelled() or loading.exception() is not None:
+            stop()
+        else:
+            tell_ready(loading.result(), where, settings.server.parallel)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     names = [listener.getsockname()[:2] for listener in listeners]
     urls = [f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             for host, port in names]  # fmt: skip
-    where = f"{settings.model.name} at {' and '.join(urls)}"
+    where = f"{', '.join(settings.models or (BUNDLED_MODEL,))} at {' and '.join(urls)}"
     print(f"Loading {where}", flush=True)
     is_open = not all(ipaddress.ip_address(host).is_loopback for host, _ in names)
     if not has_key and is_open:
         logger.warning("everyone who can reach this address may use the server; see --api-key-file")
-    worker.loading.add_done_callback(loaded)
+    loading = pool.start()
+    loading.add_done_callback(loaded)
     await server.serve(listeners)
+    if loading.done() and isinstance(error := loading.exception(), Exception):
+        raise error
 
 
-def tell_ready(service: "Service", where: str, wanted: int) -> None:
+def tell_ready(services: "Iterable[Service]", where: str, wanted: int) -> None:
     """Prints what is served, and how many requests at a time; if fewer than wanted, why."""
-    for notice in service.engine.notices:
-        logger.warning("%s", notice)
     print(f"Serving {where}")
-    parallel, why = service.worker.scheduler.parallel, service.why_in_turns
-    how = f"Up to {parallel} requests are answered at a time"
-    if parallel == 1:
-        how = "Requests are answered one after another"
-    if parallel < wanted:
-        how += f", not {wanted}: the caches of more would not fit, see --prompt-cache-bytes"
-    print(f"{how}. {why}" if why else f"{how}.", flush=True)
+    for service in services:
+        for notice in service.engine.notices:
+            logger.warning("%s", notice)
+        parallel, why = service.worker.scheduler.parallel, service.why_in_turns
+        how = f"Up to {parallel} requests are answered at a time"
+        if parallel == 1:
+            how = "Requests are answered one after another"
+        if parallel < wanted:
+            how += f", not {wanted}: the caches of more would not fit, see --prompt-cache-bytes"
+        print(f"{how}. {why}" if why else f"{how}.", flush=True)
 
 
 def _listen(hosts: str, port: int) -> list[socket.socket]:

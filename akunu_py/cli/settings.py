@@ -3,7 +3,7 @@
 Plain Python: a wrong option is refused before any library is loaded.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -187,20 +187,70 @@ class EditSettings:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """A server."""
+    """A server; `model` has the options of the models that are named, and the first one's name."""
 
     # fmt: off
+    models: tuple[str, ...] = option((), f"a folder, a name on the hub, or `{BUNDLED_MODEL}`: load "
+        "it first; the first of several answers requests that name none. May be repeated; the "
+        "other models on this machine are offered too", flag="--model", repeated=True,
+        shown=BUNDLED_MODEL, group=_MODEL)
     server: ServerSettings = part(ServerSettings, "server")
     log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
         read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
         group="server")
-    model: ModelOptions = part(ModelOptions, _MODEL, without=("prompt_cache_file",),
+    model: ModelOptions = part(ModelOptions, _MODEL, without=("name", "prompt_cache_file"),
         defaults={"remembers": True})
     # fmt: on
 
     def __post_init__(self) -> None:
+        if self.models:
+            object.__setattr__(self, "model", replace(self.model, name=self.models[0]))
+        for name in ("adapter_path", "draft_model", "mtp"):
+            if len(self.models) > 1 and getattr(self.model, name) is not None:
+                raise InvalidRequestError(f"`{name}` belongs to one model; name one `models`.")
         defaults = self.server.defaults
         _check_drafting(self.model, defaults.drafter, defaults.num_draft_tokens)
+
+
+@dataclass(frozen=True)
+class PullSettings:
+    """A model to fetch from the hub."""
+
+    name: str = option("", "its name on the hub, such as mlx-community/Qwen3-4B-4bit", flag="NAME",
+        required=True)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ListSettings:
+    """What to list."""
+
+    models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+
+
+@dataclass(frozen=True)
+class ShowSettings:
+    """A model to show."""
+
+    name: str = option("", "its name, or the last part of it", flag="NAME", required=True)
+    models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
+    as_json: bool = borrowed(GenerateSettings, "as_json")
+
+
+@dataclass(frozen=True)
+class RmSettings:
+    """A model to delete."""
+
+    name: str = borrowed(ShowSettings, "name")
+    agrees: bool = option(False, "do not ask", flag="--yes", short="-y")
+    models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
+
+
+@dataclass(frozen=True)
+class PsSettings:
+    """Which server to ask."""
+
+    url: str = option("http://127.0.0.1:8080", "the address of the server", metavar="URL")
 
 
 @dataclass(frozen=True)

@@ -275,11 +275,13 @@ def other_load() -> float:
 
 
 def release_thread() -> None:
-    """Ends MLX's streams of a thread that computed, at its end: else the process aborts when it
-    ends."""
+    """Ends MLX's streams of a thread that computed, at its end, and frees its memory: else the
+    process aborts when it ends."""
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415
 
         with suppress(RuntimeError):  # from a computation whose result was not read
             mx.synchronize()
         mx.clear_streams()
+        if (blas := load_blas()) is not None:
+            blas.free_buffers()

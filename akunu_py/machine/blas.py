@@ -36,6 +36,11 @@ class Blas:
         if threads in self.choices:
             getattr(ctypes.CDLL(None), _SET_THREADS[self.name])(threads)
 
+    def free_buffers(self) -> None:
+        """Frees what MKL keeps for each thread that has computed, also for those that ended."""
+        if self.name == "mkl":
+            ctypes.CDLL(None).MKL_Free_Buffers()
+
     @property
     def current_threads(self) -> int:
         if self.name not in _GET_THREADS:

@@ -22,6 +22,10 @@ MORE_MEMORY: Final = (
 """How a user gets more memory, as a part of a sentence."""
 _MOST_FREED_BYTES: Final = 2 << 30
 _M_ARENA_MAX: Final = -8  # of glibc's malloc.h
+_NO_PRESSURE: Final = 1
+"""The level at which macOS neither warns (2) nor ends processes (4)."""
+_LEAST_FREE_SHARE: Final = 1 / 32
+"""Of the installed memory, on Linux: the kernel reclaims its own caches long before."""
 _CACHE_MEMORY_SHARE: Final = 0.25
 """Of the free memory; the rest of the process needs memory too."""
 
@@ -73,6 +77,19 @@ def _in_groups(root: Path) -> Iterator[int]:
                 cached = re.findall(rf"(?m)^{total}(?:in)?active_file (\d+)$", files)
                 left = int((folder / limit).read_text()) - int((folder / usage).read_text())
                 yield left + sum(map(int, cached))
+
+
+def memory_is_short(root: Path = Path("/")) -> bool:
+    """Whether the machine would soon have to swap: macOS warns, or little memory is available, as
+    `free_memory_bytes` finds it."""
+    if sys.platform == "darwin":
+        level, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+        name = b"kern.memorystatus_vm_pressure_level"
+        failed = ctypes.CDLL(None).sysctlbyname(
+            name, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0)
+        )
+        return not failed and level.value > _NO_PRESSURE
+    return free_memory_bytes(root) < _LEAST_FREE_SHARE * installed_bytes()
 
 
 def bound_freed_memory() -> None:

@@ -5,8 +5,8 @@ A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`.
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,11 @@ _HUB_FILES: Final = (
     "*.jinja",
 )  # fmt: skip
 """Those of mlx-lm, but for the weights."""
+CONTEXT_KEYS: Final = (
+    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
+    "model_max_length", "max_context_length",
+)  # fmt: skip
+FALLBACK_CONTEXT: Final = 4096
 
 
 def bundled_model() -> Path:
@@ -42,7 +47,8 @@ def bundled_model() -> Path:
 
 def find_model(name: str, *, weights: bool = True) -> Path:
     """The folder of a model: `ember`, a path, or the local copy of `owner/name` on the hub, which
-    is fetched if it is missing, with or without its weights.
+    is fetched if it is missing, with or without its weights. A copy that is here stays as it is,
+    so that nothing waits for a network; `pull` renews it.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be downloaded.
@@ -55,10 +61,40 @@ def find_model(name: str, *, weights: bool = True) -> Path:
     if folder.exists():
         raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
     if is_hub_name(name):
-        return _checked(
-            _from_hub(name, [*_HUB_FILES, *((WEIGHTS, *HEAD_FILES) if weights else ())])
-        )
+        here = cached_model(name)
+        if here is not None and _is_whole(here, weights=weights):
+            return _checked(here)
+        return _checked(from_hub(name, model_files(weights=weights)))
     raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
+
+
+def model_files(*, weights: bool = True) -> list[str]:
+    """The patterns of the files to fetch from the hub."""
+    return [*_HUB_FILES, *((WEIGHTS, *HEAD_FILES) if weights else ())]
+
+
+def hub_cache() -> Path:
+    """The folder in which `huggingface_hub` keeps what it has fetched."""
+    from huggingface_hub import constants  # noqa: PLC0415  (rarely needed)
+
+    return Path(constants.HF_HUB_CACHE)
+
+
+def cached_model(name: str) -> Path | None:
+    """The copy of `owner/name` in the cache of the hub, which may be incomplete; None if there is
+    none."""
+    repository = hub_cache() / f"models--{name.replace('/', '--')}"
+    with suppress(OSError):
+        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+        folder = repository / "snapshots" / revision
+        return folder if (folder / "config.json").exists() else None
+    return None
+
+
+def _is_whole(folder: Path, *, weights: bool) -> bool:
+    if weights:
+        return fault_of_weights(folder) is None
+    return any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
 
 
 def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
@@ -75,14 +111,14 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
         raise ModelLoadError(f"{name} is a file; give --mtp the folder that it is in.")
     if not is_hub_name(name):
         raise ModelLoadError(f"There is no folder {name} with a head; check the path.")
-    folder = _from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
+    folder = from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
     wanted = [WEIGHTS]
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         wanted = sorted({file for part, file in index["weight_map"].items() if is_part(part)})
     if any((folder / file).exists() for file in HEAD_FILES) or not wanted:
         return folder
-    return _from_hub(name, wanted)
+    return from_hub(name, wanted)
 
 
 def tokenizer_fingerprint(folder: Path) -> bytes:
@@ -159,18 +195,25 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
-def _from_hub(name: str, files: list[str]) -> Path:
+def from_hub(name: str, files: list[str]) -> Path:
+    """Fetches what is missing or has changed of these files; the folder of the local copy."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow, and rarely needed)
+
+    with hub_errors(name):
+        return Path(snapshot_download(name, allow_patterns=files))
+
+
+@contextmanager
+def hub_errors(name: str) -> Generator[None, None, None]:
+    """Makes a `ModelLoadError` of what the hub's library raises about a model."""
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
-        HfHubHTTPError,
         HFValidationError,
-        LocalEntryNotFoundError,
         RepositoryNotFoundError,
     )
 
     try:
-        return Path(snapshot_download(name, allow_patterns=files))
+        yield
     except GatedRepoError as error:
         raise ModelLoadError(
             f"{name} requires you to accept its terms on the hub; then run `hf auth login`."
@@ -179,7 +222,7 @@ def _from_hub(name: str, files: list[str]) -> Path:
         raise ModelLoadError(
             f"There is neither a folder nor a model on the hub called {name}."
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except Exception as error:  # of the hub's own, of its HTTP client, or of the system
         raise ModelLoadError(
             f"{name} is not a folder here and could not be fetched from the hub; "
             "check the name and the network, or give the path of a model folder."

@@ -21,6 +21,7 @@ from akunu_py.machine.backend import Backend, WeightLayout
 from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
 from akunu_py.model.cpu.network import with_fused_layers
 from akunu_py.model.files import (
+    CONTEXT_KEYS,
     WEIGHTS,
     fault_of_weights,
     find_adapter,
@@ -30,7 +31,7 @@ from akunu_py.model.files import (
 )
 from akunu_py.model.head import Head
 from akunu_py.model.head_loading import load_head
-from akunu_py.model.target_model import CONTEXT_KEYS, TargetModel
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
 from akunu_py.text.tokenizer import Tokenizer

@@ -25,16 +25,13 @@ from akunu_py.cache.states import make_recordable, record
 from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
 from akunu_py.model.attention import RowSplit, attending, intercept_attention
+from akunu_py.model.files import CONTEXT_KEYS, FALLBACK_CONTEXT
 from akunu_py.model.head import Head
+from akunu_py.model.library import short_count
 from akunu_py.options import KVQuantization
 from akunu_py.text.json_schema import one_line
 from akunu_py.text.tokenizer import Tokenizer
 
-CONTEXT_KEYS: Final = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
-    "model_max_length", "max_context_length",
-)  # fmt: skip
-_FALLBACK_CONTEXT: Final = 4096
 PREFILL_STEP: Final = 512
 """Prompt tokens per forward, if nobody says how many."""
 FORWARDS_PER_CLEANUP: Final = 256
@@ -123,7 +120,7 @@ class TargetModel:
     @property
     def context_length(self) -> int:
         """How many tokens the model was trained for."""
-        return self._setting(*CONTEXT_KEYS) or _FALLBACK_CONTEXT
+        return self._setting(*CONTEXT_KEYS) or FALLBACK_CONTEXT
 
     @property
     def names_head(self) -> bool:
@@ -164,10 +161,7 @@ class TargetModel:
     @property
     def size(self) -> str:
         """The number of weights, such as 7.6B."""
-        count = self.parameter_count
-        if count >= 1_000_000_000:
-            return f"{count / 1e9:.1f}B"
-        return f"{count / 1e6:.1f}M" if count >= 1_000_000 else f"{count / 1e3:.0f}K"
+        return short_count(self.parameter_count)
 
     @cached_property
     def is_coarse(self) -> bool:

@@ -55,6 +55,11 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
+def report(error: ApiError) -> bytes:
+    """The event for an error in a stream."""
+    return named_sse("error", error_body(error))
+
+
 def _answer(service: Service, body: Body) -> Response:
     """`/v1/messages`: continues a conversation."""
     job = _read(service, body)
@@ -106,7 +111,7 @@ class _Reply(Reply):
         return self._head | content | ending | {"usage": _usage(completion.stats)}
 
     def report(self, error: ApiError) -> bytes:
-        return named_sse("error", error_body(error))
+        return report(error)
 
     def _ending(self, source: Event | Completion) -> dict[str, Any]:
         if finish_word(source.finish_reason) == "length":

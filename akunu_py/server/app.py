@@ -4,21 +4,31 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from threading import Event
 from typing import Any, Final
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from akunu_py.errors import AkunuError
-from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
-from akunu_py.server.body import Body
+from akunu_py.errors import AkunuError, ModelLoadError
+from akunu_py.server import (
+    anthropic,
+    llama,
+    models,
+    monitor,
+    ollama,
+    openai,
+    openai_chat,
+    responses,
+)
+from akunu_py.server.body import Body, read_keep_alive
 from akunu_py.server.dialect import GRAMMAR_FIELDS
-from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.middleware import (
     BODY,
     RELEASE,
@@ -27,48 +37,66 @@ from akunu_py.server.middleware import (
     RequestLog,
     allow_pages,
 )
-from akunu_py.server.service import Service
-from akunu_py.server.wire import Endpoint
+from akunu_py.server.pool import Pool, Seat
+from akunu_py.server.service import SHUTTING_DOWN, Service
+from akunu_py.server.wire import (
+    CHUNK,
+    ERRORS_COME_S,
+    SILENCE_S,
+    STATUS,
+    Endpoint,
+    PoolEndpoint,
+    start_stream,
+)
 from akunu_py.text.trial import CLIENT_LEFT
 
 
 @dataclass(frozen=True)
 class Contract:
     """What one family of clients relies on. `error_body` makes the JSON object for an error, also
-    at unknown paths that begin with `prefix`."""
+    at unknown paths that begin with `prefix`; `report` makes the event for one in a stream, where
+    streams may have comments."""
 
-    endpoints: tuple[Endpoint, ...]
+    endpoints: tuple[Endpoint | PoolEndpoint, ...]
     error_body: Callable[[ApiError], dict[str, Any]]
     prefix: str = ""
+    report: Callable[[ApiError], bytes] | None = None
 
 
 CONTRACTS: Final = (
-    Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages"),
+    Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages", anthropic.report),
+    Contract(responses.ENDPOINTS, openai.error_body, "/v1/responses", responses.report),
     Contract(
-        (*openai_chat.ENDPOINTS, *responses.ENDPOINTS, *openai.ENDPOINTS), openai.error_body, "/v1/"
+        (*openai_chat.ENDPOINTS, *openai.ENDPOINTS, *models.OPENAI),
+        openai.error_body,
+        "/v1/",
+        openai.report,
     ),
-    Contract(ollama.ENDPOINTS, ollama.error_body, "/api/"),
-    Contract((*llama.ENDPOINTS, *monitor.ENDPOINTS, *monitor.PAGE), llama.error_body),
+    Contract(models.LM_STUDIO, openai.error_body, "/api/v0/"),
+    Contract((*ollama.ENDPOINTS, *models.OLLAMA), ollama.error_body, "/api/"),
+    Contract(
+        (*llama.ENDPOINTS, *monitor.ENDPOINTS, *monitor.PAGE), llama.error_body, report=llama.report
+    ),
 )
 """The first contract that serves a path, or else has a prefix of it, reports its errors."""
 
 
-def create_app(service: Service) -> ASGIApp:
+def create_app(pool: Pool) -> ASGIApp:
     """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
-    settings = service.settings
+    settings = pool.settings
     paths: dict[str, _Path] = {}
     threads = ThreadPoolExecutor(_GRAMMAR_THREADS)
-    endpoints = [
-        replace(endpoint, handler=_refuse_disabled)
-        if endpoint.path[1:] in settings.disabled
-        else endpoint
-        for contract in CONTRACTS
-        for endpoint in contract.endpoints
-        if not (endpoint in monitor.PAGE and "page" in settings.disabled)
-    ]
-    for endpoint in endpoints:
-        path = paths.setdefault(endpoint.path, _Path(service, threads))
-        path.endpoints[endpoint.method] = endpoint
+    for contract in CONTRACTS:
+        for endpoint in contract.endpoints:
+            if endpoint in monitor.PAGE and "page" in settings.disabled:
+                continue
+            path = paths.setdefault(endpoint.path, _Path(pool, threads, contract.report))
+            path.endpoints[endpoint.method] = (
+                PoolEndpoint(endpoint.method, endpoint.path, _refuse_disabled)
+                if endpoint.path[1:] in settings.disabled
+                else endpoint
+            )
+    endpoints = [each for path in paths.values() for each in path.endpoints.values()]
     routes = [Route(path, handler) for path, handler in paths.items()]
 
     def shown(path: str) -> str:
@@ -95,6 +123,8 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
 _QUICKLY_READ: Final = 1 << 14
 """Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
 waking a thread, must not make other requests wait."""
+_WITH_BODY: Final = ("POST", "DELETE")
+_OLLAMA: Final = "/api/"
 _GRAMMAR_THREADS: Final = 80
 """More than may wait for the process of grammars, so that known grammars never do."""
 
@@ -106,10 +136,16 @@ class _Path:
     once more for a function, and every streamed token passes through all wrappers.
     """
 
-    def __init__(self, service: Service, threads: ThreadPoolExecutor) -> None:
-        self.endpoints: dict[str, Endpoint] = {}  # by their methods
-        self._service = service
+    def __init__(
+        self,
+        pool: Pool,
+        threads: ThreadPoolExecutor,
+        report: Callable[[ApiError], bytes] | None,
+    ) -> None:
+        self.endpoints: dict[str, Endpoint | PoolEndpoint] = {}  # by their methods
+        self._pool = pool
         self._threads = threads
+        self._report = report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, raw = scope["method"], scope.pop(BODY)
@@ -122,31 +158,75 @@ class _Path:
                 headers={"Allow": allowed},
                 quotes=True,
             )
-        if method != "POST":
-            response = endpoint.handler(self._service, Body(scope["path_params"]))
+        raw = raw if method in _WITH_BODY else b""
+        is_long = len(raw) > _QUICKLY_READ or any(one.is_encoding for one in self._pool.services)
+        if not raw:
+            query = QueryParams(scope["query_string"])
+            body = Body({name: query[name] for name in query if name == "model"})
         else:
-            response = await self._answer(endpoint, raw)
-            scope[RELEASE](getattr(response, "kept_bytes", 0))
+            body = await asyncio.to_thread(Body.parse, raw) if is_long else Body.parse(raw)
         del raw
-        await response(scope, receive, send)
+        if isinstance(endpoint, PoolEndpoint):
+            body = body if method in _WITH_BODY else Body(scope["path_params"])
+            handle = partial(endpoint.handler, self._pool, body)
+            response = await asyncio.to_thread(handle) if endpoint.is_slow else handle()
+            await response(scope, receive, send)
+            return
+        named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
+        asked = body.text(*named, default="")
+        async with self._pool.using(asked, read_keep_alive(body)) as seat:
+            try:
+                service = await self._wait(seat, body, scope, send)
+                response = await self._answer(endpoint, service, body, is_long=is_long)
+            except Exception as error:
+                if STATUS not in scope or self._report is None:
+                    raise
+                chunk = self._report(noted_error(scope, error))
+                await send({"type": CHUNK, "body": chunk})
+                return
+            scope[RELEASE](getattr(response, "kept_bytes", 0))
+            del body
+            await response(scope, receive, send)
 
-    async def _answer(self, endpoint: Endpoint, raw: bytes) -> Response:
-        is_long = len(raw) > _QUICKLY_READ or self._service.is_encoding
-        body = await asyncio.to_thread(Body.parse, raw) if is_long else Body.parse(raw)
-        handle = partial(endpoint.handler, self._service, body)
+    async def _wait(self, seat: Seat, body: Body, scope: Scope, send: Send) -> Service:
+        """Waits until a model is loaded. A stream begins meanwhile, and comments keep it alive."""
+        loading = seat.loading
+        assert loading is not None, "a seat that is used is not unloaded"
+        patience = ERRORS_COME_S if self._report and body.any("stream") is True else None
+        while patience and not (await asyncio.wait((loading,), timeout=patience))[0]:
+            if STATUS not in scope:
+                await start_stream(scope, send)
+            told = b": loading %s\n\n" % ascii(seat.model.name)[1:-1].encode()
+            await send({"type": CHUNK, "body": told, "more_body": True})
+            patience = SILENCE_S
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if loading.cancelled():
+                raise UnavailableError(SHUTTING_DOWN) from None
+            raise
+        except ModelLoadError as error:  # clients are not told where a model is
+            sentence = str(error).replace(str(seat.model.folder), seat.model.name)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            raise ApiError(status, sentence, "server_error") from error
+
+    async def _answer(
+        self, endpoint: Endpoint, service: Service, body: Body, *, is_long: bool
+    ) -> Response:
+        handle = partial(endpoint.handler, service, body)
         if not body.has(*GRAMMAR_FIELDS):
             return await asyncio.to_thread(handle) if is_long else handle()
         left = Event()
         CLIENT_LEFT.set(left)
         try:
-            self._service.trials.add(left)
+            service.trials.add(left)
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, copy_context().run, handle)
         except AkunuError:
-            self._service.check_stopping()
+            service.check_stopping()
             raise
         finally:
-            self._service.trials.discard(left)
+            service.trials.discard(left)
             left.set()
 
 
@@ -154,6 +234,6 @@ async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
     raise NotFoundError(f"Nothing is served at {scope['path']}.")
 
 
-def _refuse_disabled(_service: Service, _body: Body) -> Response:
+def _refuse_disabled(_pool: Pool, _body: Body) -> Response:
     sentence = "This server was started without it; see --disable."
     raise ApiError(HTTPStatus.NOT_IMPLEMENTED, sentence, "not_supported_error")

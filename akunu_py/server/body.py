@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
+from akunu_py.option_field import UnreadableWordError, duration
 from akunu_py.server.errors import BodyError
 
 D = TypeVar("D")
@@ -252,3 +253,14 @@ def _finite(digits: str) -> float:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not a JSON number")
+
+
+def read_keep_alive(body: Body) -> float | None:
+    """Ollama's `keep_alive` in seconds, given as a number or as `10m`; None if it is missing."""
+    value = body.any("keep_alive")
+    if value is None:
+        return None
+    try:
+        return duration(str(value))
+    except UnreadableWordError:
+        body.refuse("keep_alive", "must be a number of seconds, or a time such as 10m")

@@ -133,7 +133,7 @@ def read_options(
     `stops` is the name of the stop strings; the `grammar` comes from a field that only this
     contract has. The server's defaults replace the dialect's.
     """
-    body, defaults = part or whole, service.settings.defaults
+    body, defaults = part or whole, service.defaults
     tokenizer = service.engine.tokenizer
     usual = dialect.max_tokens if defaults.max_tokens is None else defaults.max_tokens
     wanted = body.integer(*dialect.limits, default=usual)
@@ -225,7 +225,7 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
         value = body.any(name)
         if value is not None and value not in neutral:
             body.refuse(name, "is not served; leave it out")
-    defaults, samplers = service.settings.defaults, read_samplers(body)
+    defaults, samplers = service.defaults, read_samplers(body)
 
     def number(name: str, usual: float) -> float:
         least, most = _SAMPLING[name].bounds

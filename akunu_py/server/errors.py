@@ -65,8 +65,9 @@ class BodyError(ApiError):
 class NotFoundError(ApiError):
     """There is no such path or model."""
 
-    def __init__(self, sentence: str, *, quotes: bool = False) -> None:
-        super().__init__(HTTPStatus.NOT_FOUND, sentence, "not_found_error", quotes=quotes)
+    def __init__(self, sentence: str, param: str | None = None, *, quotes: bool = False) -> None:
+        status, kind = HTTPStatus.NOT_FOUND, "not_found_error"
+        super().__init__(status, sentence, kind, param=param, quotes=quotes)
 
 
 class UnavailableError(ApiError):

@@ -30,12 +30,14 @@ from akunu_py.server.dialect import (
 )
 from akunu_py.server.errors import ApiError
 from akunu_py.server.openai_chat import read_chat
+from akunu_py.server.pool import Pool
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import (
     Answer,
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    PoolEndpoint,
     Reply,
     compact_json,
     logprob_entries,
@@ -67,6 +69,11 @@ def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"code", "message", "type"}}`."""
     named: dict[str, Any] = {"code": error.status, "message": error.message, "type": error.kind}
     return {"error": {**named, **error.facts}}
+
+
+def report(error: ApiError) -> bytes:
+    """The event for an error in a stream."""
+    return sse(error_body(error))
 
 
 def _complete(service: Service, body: Body) -> Response:
@@ -167,7 +174,7 @@ class _Reply(Reply):
         return results[0] if len(results) == 1 else results
 
     def report(self, error: ApiError) -> bytes:
-        return sse(error_body(error))
+        return report(error)
 
     def _result(
         self, index: int, source: Event | Completion, own: dict[str, Any]
@@ -322,8 +329,7 @@ def _props(service: Service, nothing: Body) -> Response:
     )
 
 
-def _lora_adapters(service: Service, _body: Body) -> Response:
-    _ = service.engine
+def _lora_adapters(_pool: Pool, _body: Body) -> Response:
     return JSONAnswer([])  # an adapter is a part of the model from the start
 
 
@@ -335,9 +341,9 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/detokenize", _detokenize),
     Endpoint("POST", "/apply-template", _apply_template),
     Endpoint("GET", "/props", _props),
-    Endpoint("GET", "/lora-adapters", _lora_adapters),
-    Endpoint("POST", "/embedding", refuse_embeddings),
-    Endpoint("POST", "/embeddings", refuse_embeddings),
-    Endpoint("POST", "/rerank", refuse_embeddings),
-    Endpoint("POST", "/reranking", refuse_embeddings),
+    PoolEndpoint("GET", "/lora-adapters", _lora_adapters),
+    PoolEndpoint("POST", "/embedding", refuse_embeddings),
+    PoolEndpoint("POST", "/embeddings", refuse_embeddings),
+    PoolEndpoint("POST", "/rerank", refuse_embeddings),
+    PoolEndpoint("POST", "/reranking", refuse_embeddings),
 )

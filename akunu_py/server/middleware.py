@@ -2,7 +2,7 @@
 
 Access control matters because any web page can send requests to localhost. So the Host header must
 name this server (a page whose domain is rebound to 127.0.0.1 sends its own name), and the page that
-sent the request, if any, must be the server's own or be allowed by name. Desktop applications
+sent the request, if any, must be served by this machine or be allowed by name. Desktop applications
 have schemes that no web page has.
 """
 
@@ -43,12 +43,14 @@ _POLLED: Final = "/status"
 """The status page asks for it all the time, so the log has it only at level DEBUG."""
 _BEARER: Final = "bearer "
 _HARMLESS: Final = ("GET", "HEAD", "OPTIONS")
-_PRIVATE: Final = (".localhost", ".internal")
-"""Nobody can register such a name; containers reach their host as `host.docker.internal`."""
-_APPLICATIONS: Final = r"(app|file|tauri|vscode-webview|vscode-file)://.*"
-"""The origins of desktop applications, as Ollama allows them."""
-_LOCAL_PAGES: Final = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
-"""The origins of web pages that this machine serves; the origin `localhost` stands for them."""
+_PRIVATE: Final = (".localhost", ".local", ".internal")
+"""Nobody can register such a name, so no page can be rebound to one; containers reach their host as
+`host.docker.internal`, and other machines of a network as `NAME.local`. As in Ollama."""
+_ORIGINS: Final = (
+    r"(app|file|tauri|vscode-webview|vscode-file)://.*"
+    r"|https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:\d+)?"
+)
+"""The origins of desktop applications, and of web pages that this machine serves, as in Ollama."""
 
 
 class RequestLog:
@@ -111,19 +113,16 @@ class _Pages(CORSMiddleware):
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
-    """Tells browsers which pages may read answers: desktop applications, and the `origins`."""
+    """Tells browsers which pages may read answers: desktop applications, those of this machine, and
+    the `origins`."""
     return _Pages(
         app,
         allow_origins=origins,
-        allow_origin_regex=_allowed(origins),
+        allow_origin_regex=_ORIGINS,
         allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
         allow_headers=("*",),  # libraries send many headers of their own, and more each version
         allow_private_network=True,  # their user named them
     )
-
-
-def _allowed(origins: Collection[str]) -> str:
-    return f"{_APPLICATIONS}|{_LOCAL_PAGES}" if "localhost" in origins else _APPLICATIONS
 
 
 class AccessMiddleware:
@@ -136,7 +135,7 @@ class AccessMiddleware:
         self._origins = settings.origins
         self._open_paths = open_paths
         own = socket.gethostname()
-        names = ("localhost", own, f"{own}.local", *settings.host.split(","), *settings.hosts)
+        names = ("localhost", own, *settings.host.split(","), *settings.hosts)
         self._names = {name.lower() for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,7 +155,7 @@ class AccessMiddleware:
         name = ""
         with suppress(ValueError):  # it is malformed
             address = urlsplit(f"//{host}")
-            name = "" if "@" in host else address.hostname or ""
+            name = "" if "@" in host else (address.hostname or "").rstrip(".")
         if name in self._names or name.endswith(_PRIVATE):
             return
         try:
@@ -168,7 +167,7 @@ class AccessMiddleware:
     def _check_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin in self._origins or "*" in self._origins:
             return
-        if re.fullmatch(_allowed(self._origins), origin):
+        if re.fullmatch(_ORIGINS, origin):
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             raise _forbidden("Web pages of that Origin may not use this server; see --cors.")

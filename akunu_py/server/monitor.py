@@ -22,8 +22,9 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.sequence import Sequence
 from akunu_py.server.body import Body
 from akunu_py.server.errors import LoadingError
+from akunu_py.server.pool import Pool
 from akunu_py.server.service import Service
-from akunu_py.server.wire import Answer, Endpoint, JSONAnswer
+from akunu_py.server.wire import Answer, JSONAnswer, PoolEndpoint
 from akunu_py.stats import Stats
 
 _BEGUN: Final = time()
@@ -36,15 +37,22 @@ _BY_KIND: Final = (
 )
 
 
-def _health(service: Service, _body: Body) -> Response:
-    """`{"status": "ok"}`, or an error while the model loads."""
-    _ = service.engine
-    return JSONAnswer({"status": "ok"})
+def _health(pool: Pool, _body: Body) -> Response:
+    """`{"status": "ok"}`, and which models load meanwhile; an error while the first one does."""
+    loading = pool.loading
+    if loading and not pool.services:
+        raise LoadingError
+    return JSONAnswer({"status": "ok"} | ({"loading": loading} if loading else {}))
 
 
-def _slots(service: Service, _: Body) -> Response:
-    """An entry for each running request and for each free place. There are more entries than
-    places while urgent requests make others pause. `/status` has the caches."""
+def _slots(pool: Pool, _: Body) -> Response:
+    """An entry for each running request and for each free place of each loaded model. There are
+    more entries than places while urgent requests make others pause. `/status` has the caches."""
+    slots = [slot for service in pool.services for slot in _slots_of(service)]
+    return JSONAnswer([{**slot, "id": number} for number, slot in enumerate(slots)])
+
+
+def _slots_of(service: Service) -> list[dict[str, Any]]:
     engine = service.engine
     running = {one.place: one for one in service.worker.scheduler.running}
     nbytes = {slot.id: slot.nbytes for slot in engine.slots}
@@ -52,7 +60,7 @@ def _slots(service: Service, _: Body) -> Response:
     slots = []
     for place in range(places):
         slot: dict[str, Any] = {
-            "id": place,
+            "model": service.model_name,
             "n_ctx": engine.context_limit,
             "speculative": engine.speculation.why_impossible is None,
             "batched": service.why_in_turns is None,
@@ -75,7 +83,7 @@ def _slots(service: Service, _: Body) -> Response:
                 "n_bytes": 0 if cache is None else nbytes.get(cache.id, 0),
             }
         slots.append(slot)
-    return JSONAnswer(slots)
+    return slots
 
 
 def _described(sequence: Sequence) -> dict[str, Any]:
@@ -94,17 +102,20 @@ def _described(sequence: Sequence) -> dict[str, Any]:
     }
 
 
-def _metrics(service: Service, _: Body) -> Response:
-    """Sums for Prometheus; they are available while the model loads, too."""
+def _metrics(pool: Pool, _: Body) -> Response:
+    """Sums over all models for Prometheus; they are available while a model loads, too."""
     return Answer(
-        "\n".join(_prometheus_lines(service)) + "\n",
+        "\n".join(_prometheus_lines(pool)) + "\n",
         headers={"Process-Start-Time-Unix": str(int(_BEGUN))},
         media_type="text/plain; version=0.0.4",
     )
 
 
-def _prometheus_lines(service: Service) -> Iterator[str]:
-    metrics, scheduler = service.metrics, service.worker.scheduler
+def _prometheus_lines(pool: Pool) -> Iterator[str]:
+    metrics, services = pool.metrics, pool.services
+    schedulers = [service.worker.scheduler for service in services]
+    rounds = sum(scheduler.rounds for scheduler in schedulers)
+    advanced = sum(scheduler.advanced for scheduler in schedulers)
     sums, computed = metrics.sums, metrics.computed_tokens
     computed_per_s = computed / sums.prefill_s if sums.prefill_s else 0.0
     entries: tuple[tuple[str, str, str, float], ...] = (
@@ -129,9 +140,13 @@ def _prometheus_lines(service: Service) -> Iterator[str]:
         ("gauge", "predicted_tokens_seconds", "Tokens per second of a request on average.",
          sums.tokens_per_s),
         ("gauge", "n_busy_slots_per_decode", "Sequences per round of generating.",
-         scheduler.advanced / scheduler.rounds if scheduler.rounds else 0.0),
-        ("gauge", "requests_processing", "Requests being worked on.", service.processing),
-        ("gauge", "requests_deferred", "Requests that wait.", service.worker.queue_depth),
+         advanced / rounds if rounds else 0.0),
+        ("gauge", "requests_processing", "Requests being worked on.",
+         sum(service.processing for service in services)),
+        ("gauge", "requests_deferred", "Requests that wait.", pool.waiting),
+        ("gauge", "models_loaded", "Models in memory.", len(services)),
+        ("counter", "models_loaded_total", "How often a model was loaded.", pool.loads),
+        ("counter", "models_unloaded_total", "How often a model was unloaded.", pool.unloads),
     )  # fmt: skip
     for kind, name, meaning, value in entries:
         yield from _comments(name, meaning, kind)
@@ -157,42 +172,55 @@ def _comments(name: str, meaning: str, kind: str) -> tuple[str, str]:
     return f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} {kind}"
 
 
-def _page(_service: Service, _body: Body) -> Response:
+def _page(_pool: Pool, _body: Body) -> Response:
     text, headers = _read()
     return Answer(text, headers=headers, media_type="text/html")
 
 
-def _status(service: Service, _: Body) -> Response:
-    """The figures; fewer while the model loads. They contain no text of users."""
+def _status(pool: Pool, _: Body) -> Response:
+    """The figures, of the engine those of the model that was used last; fewer while none is
+    loaded. They contain no text of users."""
+    services, latest = pool.services, pool.latest
     found = {
         "version": __version__,
         "uptime_s": round(time() - _BEGUN, 3),
         "queue": {
-            "processing": service.processing,
-            "waiting": service.worker.queue_depth,
-            "limit": service.settings.queue,
-            "parallel": service.worker.scheduler.parallel,
+            "processing": sum(service.processing for service in services),
+            "waiting": pool.waiting,
+            "limit": pool.settings.queue,
+            "parallel": max(
+                (service.worker.scheduler.parallel for service in services),
+                default=pool.settings.parallel,
+            ),
         },
-        "sequences": [_described(job.sequence) for job in service.active],
-        "answers": service.metrics.answers,
-        "cancelled": service.metrics.cancelled,
-        "sums": _sums(service),
+        "models": [
+            {
+                "name": seat.model.name,
+                "bytes": seat.nbytes,
+                "state": "leaving" if seat.leaving else "ready" if seat.service else "loading",
+                "requests": seat.users,
+            }
+            for seat in pool.seats
+        ],
+        "sequences": [_described(job.sequence) for one in services for job in one.active],
+        "answers": pool.metrics.answers,
+        "cancelled": pool.metrics.cancelled,
+        "sums": _sums(pool),
     }
-    try:
-        return JSONAnswer({"state": "ready"} | found | _engine_status(service))
-    except LoadingError:
-        return JSONAnswer({"state": "loading"} | found)
+    if latest is None or latest.service is None:
+        return JSONAnswer({"state": "loading" if pool.loading else "idle"} | found)
+    return JSONAnswer({"state": "ready"} | found | _engine_status(latest.service))
 
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/health", _health, is_open=True),
-    Endpoint("GET", "/v1/health", _health, is_open=True),
-    Endpoint("GET", "/slots", _slots),
-    Endpoint("GET", "/metrics", _metrics),
+    PoolEndpoint("GET", "/health", _health, is_open=True),
+    PoolEndpoint("GET", "/v1/health", _health, is_open=True),
+    PoolEndpoint("GET", "/slots", _slots),
+    PoolEndpoint("GET", "/metrics", _metrics),
 )
 PAGE: Final = (
-    Endpoint("GET", "/", _page, is_open=True),
-    Endpoint("GET", "/status", _status),
+    PoolEndpoint("GET", "/", _page, is_open=True),
+    PoolEndpoint("GET", "/status", _status),
 )
 
 
@@ -257,11 +285,11 @@ def _engine_status(service: Service) -> dict[str, Any]:
     }
 
 
-def _sums(service: Service) -> dict[str, Any]:
+def _sums(pool: Pool) -> dict[str, Any]:
     """Sums over all requests, including what the active ones have done so far."""
     sums = Stats()
-    sums.include(service.metrics.sums)
-    for job in service.active:
+    sums.include(pool.metrics.sums)
+    for job in (job for service in pool.services for job in service.active):
         if job.events.last:
             sums.include(job.events.last.stats)
     tokens = {"prompt_tokens": sums.prompt_tokens, "generated_tokens": sums.generated_tokens}

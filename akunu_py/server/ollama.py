@@ -1,7 +1,6 @@
-"""Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on. There is one
-model; requests for others are not found."""
+"""Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on; `models.py` has
+what it says about models."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options
 from akunu_py.package import __version__
-from akunu_py.server.body import Body
+from akunu_py.server.body import Body, read_keep_alive
 from akunu_py.server.conversation import (
     Blocks,
     ChatJob,
@@ -21,14 +20,16 @@ from akunu_py.server.conversation import (
     read_offered_tools,
 )
 from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options, schema_grammar
-from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.errors import ApiError
+from akunu_py.server.models import tagged, timestamp
+from akunu_py.server.pool import Pool
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
     NDJSON,
-    Answer,
     Endpoint,
     JobAnswer,
     JSONAnswer,
+    PoolEndpoint,
     Reply,
     described_logprobs,
     finish_word,
@@ -36,7 +37,7 @@ from akunu_py.server.wire import (
     refuse_embeddings,
 )
 from akunu_py.text.answer_parser import Step
-from akunu_py.text.fim import FILL_FORMATS, find_format
+from akunu_py.text.fim import FILL_FORMATS
 
 _SPOKEN_VERSION: Final = "0.12.6"
 """The version of Ollama with this API; clients refuse servers that look too old."""
@@ -44,7 +45,6 @@ _SPOKEN_VERSION: Final = "0.12.6"
 _EFFORTS: Final = ("low", "medium", "high")
 _BARE_TEMPLATES: Final = ("{{.Prompt}}", "{{ .Prompt }}")
 """Templates that add nothing to the prompt, as `raw` does."""
-_STARTED: Final = datetime.now(UTC)
 _NOTHING: Final = {"message": {"role": "assistant", "content": ""}}
 
 
@@ -60,7 +60,6 @@ def _generate(service: Service, body: Body) -> Response:
     contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
     """
     tokenizer = service.engine.tokenizer
-    _check_model(service, body)
     _refuse_images(body)
     prompt = body.text("prompt", default="")
     suffix = body.text("suffix", default="") or None
@@ -97,7 +96,6 @@ def _chat(service: Service, body: Body) -> Response:
     """`/api/chat`: continues a conversation; one without messages only checks that the model is
     loaded."""
     tokenizer = service.engine.tokenizer
-    _check_model(service, body)
     options = _read_options(service, body)
     tools = Tools(tuple(read_offered_tools(body)))
     settings = _read_think(body)
@@ -215,13 +213,12 @@ class _Reply(Reply):
 
 
 def _head(service: Service) -> dict[str, Any]:
-    return {"model": _tagged(service.model_name), "created_at": _timestamp(datetime.now(UTC))}
+    return {"model": tagged(service.model_name), "created_at": timestamp(datetime.now(UTC))}
 
 
 def _loaded(service: Service, body: Body, nothing: dict[str, Any]) -> Response:
-    """Says that the model is loaded, or with `keep_alive: 0` that it is not, though it stays."""
-    unloads = str(body.any("keep_alive")).rstrip("hms") in ("0", "0.0")
-    reason = "unload" if unloads else "load"
+    """Says that the model is loaded, or with `keep_alive: 0` that it leaves."""
+    reason = "unload" if read_keep_alive(body) == 0 else "load"
     return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": reason})
 
 
@@ -285,129 +282,14 @@ def _read_context(body: Body) -> list[int]:
     return tokens
 
 
-def _tagged(name: str) -> str:
-    """A model's name as Ollama has it: always with a tag."""
-    return name if ":" in name else f"{name}:latest"
-
-
-def _check_model(service: Service, body: Body) -> None:
-    """Refuses a request for another model, in Ollama's words; one that names none is for ours."""
-    wanted = body.text("model", "name", default="")
-    if wanted and _tagged(wanted) not in map(_tagged, service.model_names):
-        why = f"this server has {service.model_name}; start another with `serve --model`"
-        raise NotFoundError(f"model '{wanted}' not found: {why}", quotes=True)
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")  # as Go writes it
-
-
-def _version(_service: Service, _body: Body) -> Response:
+def _version(_pool: Pool, _body: Body) -> Response:
     return JSONAnswer({"version": _SPOKEN_VERSION, "akunu_py": __version__})
-
-
-def _tags(service: Service, _: Body) -> Response:
-    begun = {"modified_at": _timestamp(_STARTED)}
-    return JSONAnswer({"models": [_entry(service, name) | begun for name in service.model_names]})
-
-
-def _ps(service: Service, _: Body) -> Response:
-    engine = service.engine
-    entry = _entry(service, service.model_name) | {
-        "expires_at": "9999-01-01T00:00:00Z",
-        "size_vram": engine.backend.gpu_bytes(engine.model.parameter_bytes),
-        "context_length": engine.context_limit,
-    }
-    return JSONAnswer({"models": [entry]})
-
-
-def _pull(service: Service, body: Body) -> Response:
-    """Succeeds if the model is the one that is served: it is here already."""
-    _check_model(service, body)
-    done = {"status": "success"}
-    if body.flag("stream", default=True):
-        return Answer(json_line(done), media_type=NDJSON)
-    return JSONAnswer(done)
-
-
-def _show(service: Service, body: Body) -> Response:
-    """The model in detail."""
-    _check_model(service, body)
-    engine = service.engine
-    model, config = engine.model, engine.model.config
-    family = _family(service)
-    format_ = engine.tokenizer.answer_format
-    fills = find_format(engine.tokenizer.token_id) is not None
-    template = "{{ .Prompt }}"  # the chat template is in another language
-    if fills:
-        template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
-    abilities = {"insert": fills, "tools": not format_.in_words, "thinking": format_.think_start}
-    info = {
-        "general.architecture": family,
-        "general.basename": model.name,
-        "general.parameter_count": model.parameter_count,
-        f"{family}.context_length": engine.context_limit,
-        f"{family}.block_count": config.get("num_hidden_layers"),
-        f"{family}.embedding_length": config.get("hidden_size"),
-        f"{family}.vocab_size": model.vocabulary_size,
-    }
-    return JSONAnswer(
-        {
-            "modelfile": f"FROM {model.name}\n",
-            "parameters": f"num_ctx {engine.context_limit}",
-            "template": template,
-            "details": _details(service),
-            "model_info": info,
-            "capabilities": ["completion", *(name for name, has in abilities.items() if has)],
-            "modified_at": _timestamp(_STARTED),
-        }
-    )
-
-
-def _entry(service: Service, name: str) -> dict[str, Any]:
-    name, engine = _tagged(name), service.engine
-    identity = f"{engine.model.name} {engine.model.parameter_count} {engine.model.config}"
-    return {
-        "name": name,
-        "model": name,
-        "size": engine.model.parameter_bytes,
-        "digest": hashlib.sha256(identity.encode()).hexdigest(),
-        "details": _details(service),
-    }
-
-
-def _details(service: Service) -> dict[str, Any]:
-    model, family = service.engine.model, _family(service)
-    return {
-        "parent_model": "",
-        "format": "safetensors",
-        "family": family,
-        "families": [family],
-        "parameter_size": model.size,
-        "quantization_level": _quantization(model.config),
-    }
-
-
-def _family(service: Service) -> str:
-    return str(service.engine.model.config.get("model_type", "llama"))
-
-
-def _quantization(config: dict[str, Any]) -> str:
-    quantization = config.get("quantization")
-    if isinstance(quantization, dict) and "bits" in quantization:
-        return f"Q{quantization['bits']}"
-    dtype = str(config.get("torch_dtype") or config.get("dtype") or "unknown")
-    return {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(dtype, dtype)
 
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/api/generate", _generate),
     Endpoint("POST", "/api/chat", _chat),
-    Endpoint("POST", "/api/show", _show),
-    Endpoint("POST", "/api/pull", _pull),
-    Endpoint("POST", "/api/embed", refuse_embeddings),
-    Endpoint("POST", "/api/embeddings", refuse_embeddings),
-    Endpoint("GET", "/api/tags", _tags),
-    Endpoint("GET", "/api/ps", _ps),
-    Endpoint("GET", "/api/version", _version),
+    PoolEndpoint("POST", "/api/embed", refuse_embeddings),
+    PoolEndpoint("POST", "/api/embeddings", refuse_embeddings),
+    PoolEndpoint("GET", "/api/version", _version),
 )

@@ -1,4 +1,4 @@
-"""OpenAI's completions and models, Mistral's `/v1/fim/completions`, and what they have in common
+"""OpenAI's completions, Mistral's `/v1/fim/completions`, and what they have in common
 with chat completions: errors, chunks, choices, usage.
 
 `echo` with `logprobs` includes the prompt's log-probabilities, with which evaluation harnesses
@@ -21,12 +21,12 @@ from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import OPENAI, read_choices, read_options, read_prompts
-from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
-    JSONAnswer,
+    PoolEndpoint,
     Reply,
     bounded,
     finish_word,
@@ -41,7 +41,6 @@ from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 
 _DONE: Final = b"data: [DONE]\n\n"
-_STARTED: Final = int(time())
 _CODES: Final = {
     "exceed_context_size_error": "context_length_exceeded",
     "authentication_error": "invalid_api_key",
@@ -53,8 +52,15 @@ _CODES: Final = {
 def error_body(error: ApiError) -> dict[str, Any]:
     """`{"error": {"message", "type", "param", "code"}}`."""
     kind = "invalid_request_error" if error.kind == "not_found_error" else error.kind
+    is_model = error.kind == "not_found_error" and error.param == "model"
+    code = "model_not_found" if is_model else _CODES.get(error.kind)
     named = {"message": error.message, "type": kind, "param": error.param}
-    return {"error": {**named, "code": _CODES.get(error.kind), **error.facts}}
+    return {"error": {**named, "code": code, **error.facts}}
+
+
+def report(error: ApiError) -> bytes:
+    """The event for an error in a stream."""
+    return sse(error_body(error))
 
 
 _COMPLETION_DIALECT: Final = replace(OPENAI, max_tokens=16)
@@ -145,7 +151,7 @@ class _Reply(Reply):
         return self._head | {"choices": made} | figures | self.verbose
 
     def report(self, error: ApiError) -> bytes:
-        return sse(error_body(error))
+        return report(error)
 
 
 def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
@@ -176,36 +182,6 @@ def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
         },
     }
     return {"usage": usage, "timings": timings(sums)}
-
-
-def _list_models(service: Service, _: Body) -> Response:
-    entries = [_entry(service, name) for name in service.model_names]
-    return JSONAnswer({"object": "list", "data": entries})
-
-
-def _show_model(service: Service, path: Body) -> Response:
-    name = path.text("model", default="")
-    if name not in service.model_names:
-        raise NotFoundError(f"There is no such model; this server has {service.model_name}.")
-    return JSONAnswer(_entry(service, name))
-
-
-def _entry(service: Service, name: str) -> dict[str, Any]:
-    engine = service.engine
-    return {
-        "id": name,
-        "aliases": list(service.settings.aliases),
-        "tags": [],
-        "object": "model",
-        "created": _STARTED,
-        "owned_by": "akunu_py",
-        "meta": {
-            "n_vocab": engine.model.vocabulary_size,
-            "n_ctx": engine.context_limit,
-            "n_ctx_train": engine.model.context_length,
-            "size": engine.model.parameter_bytes,
-        },
-    }
 
 
 def _complete(service: Service, body: Body) -> Response:
@@ -351,9 +327,6 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/v1/beta/completions", _complete),
     Endpoint("POST", "/v1/fim/completions", _fill),
     Endpoint("POST", "/fim/completions", _fill),
-    Endpoint("GET", "/v1/models", _list_models),
-    Endpoint("GET", "/models", _list_models),
-    Endpoint("GET", "/v1/models/{model:path}", _show_model),
-    Endpoint("POST", "/v1/embeddings", refuse_embeddings),
-    Endpoint("POST", "/v1/rerank", refuse_embeddings),
+    PoolEndpoint("POST", "/v1/embeddings", refuse_embeddings),
+    PoolEndpoint("POST", "/v1/rerank", refuse_embeddings),
 )

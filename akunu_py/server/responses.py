@@ -32,10 +32,12 @@ from akunu_py.server.conversation import (
 )
 from akunu_py.server.dialect import OPENAI, read_format, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.pool import Pool
 from akunu_py.server.service import Service
 from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
+    PoolEndpoint,
     Reply,
     compact_json,
     finish_word,
@@ -79,6 +81,13 @@ _MAX_ECHO: Final = 1 << 16
 _UNSTORED: Final = "this server stores no responses; send the whole conversation as `input`"
 
 
+def report(error: ApiError) -> bytes:
+    """The event for an error in a stream that has no response yet."""
+    what = {"code": error.kind, "message": error.message}
+    failed = {"id": new_id("resp_"), "object": "response", "status": "failed", "error": what}
+    return named_sse("response.failed", {"sequence_number": 0, "response": failed})
+
+
 def _respond(service: Service, body: Body) -> Response:
     """`/v1/responses`: continues a conversation."""
     job, kinds = _read(service, body)
@@ -91,7 +100,7 @@ def _count_tokens(service: Service, body: Body) -> Response:
     return count_tokens(service, _read(service, body)[0], object="response.input_tokens")
 
 
-def _refuse_stored(_service: Service, _path: Body) -> NoReturn:
+def _refuse_stored(_pool: Pool, _path: Body) -> NoReturn:
     raise NotFoundError(f"There is no such response: {_UNSTORED}.")
 
 
@@ -99,8 +108,8 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/v1/responses", _respond),
     Endpoint("POST", "/responses", _respond),
     Endpoint("POST", "/v1/responses/input_tokens", _count_tokens),
-    Endpoint("GET", "/v1/responses/{id:path}", _refuse_stored),
-    Endpoint("DELETE", "/v1/responses/{id:path}", _refuse_stored),
+    PoolEndpoint("GET", "/v1/responses/{id:path}", _refuse_stored),
+    PoolEndpoint("DELETE", "/v1/responses/{id:path}", _refuse_stored),
 )
 
 

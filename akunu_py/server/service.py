@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final, Self
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
+from akunu_py.model.library import LocalModel
 from akunu_py.options import Options
 from akunu_py.prompt import EncodedPrompt, PromptInput, encode_prompt
 from akunu_py.round import Finish
 from akunu_py.sequence import Kind, Sequence
-from akunu_py.server.errors import ApiError, LoadingError, UnavailableError
+from akunu_py.server.errors import ApiError, UnavailableError
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Stats
 from akunu_py.text.fim import FillRequest
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _EVENTS_AT_ONCE: Final = 256
 """After this many, the event loop does other work: a millisecond or two."""
-_SHUTTING_DOWN: Final = "The server is shutting down."
+SHUTTING_DOWN: Final = "The server is shutting down."
 
 
 @dataclass(eq=False)
@@ -153,11 +154,27 @@ class Metrics:
 
 
 class Service:
-    """Does jobs on an engine's thread. Use it only in one event loop."""
+    """Does jobs on the thread of an engine that is loaded. Use it only in one event loop.
 
-    def __init__(self, worker: EngineWorker, settings: ServerSettings) -> None:
+    Attributes:
+        model: what the engine was loaded from.
+        model_names: its names for clients; answers have the first.
+        defaults: of requests: the operator's, or else those that the model's authors recommend.
+    """
+
+    def __init__(
+        self,
+        worker: EngineWorker,
+        settings: ServerSettings,
+        model: LocalModel,
+        names: tuple[str, ...],
+        metrics: Metrics,
+    ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.model = model
+        self.model_names = names
+        self.defaults = settings.defaults.or_else(model.sampling)
+        self.metrics = metrics
         self.active: list[Job] = []
         """The jobs that wait or run."""
         self.worker = worker
@@ -167,24 +184,12 @@ class Service:
 
     @property
     def engine(self) -> "Engine":
-        """The engine; use only those parts of it that never change.
-
-        Raises:
-            LoadingError: if it is not loaded yet.
-            AkunuError: if it could not be loaded.
-        """
-        if not self.worker.loading.done():
-            raise LoadingError
+        """The engine; use only those parts of it that never change."""
         return self.worker.loading.result()
 
     @property
     def model_name(self) -> str:
         return self.model_names[0]
-
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """The names of the model for clients; answers have the first."""
-        return self.settings.aliases or (self.engine.model.name,)
 
     @property
     def processing(self) -> int:
@@ -197,7 +202,7 @@ class Service:
 
     @property
     def is_encoding(self) -> bool:
-        return self.worker.loading.done() and self.engine.tokenizer.is_encoding
+        return self.engine.tokenizer.is_encoding
 
     def encode(self, jobs: Many[Job]) -> None:
         """Encodes the prompts of one request and compiles its grammar, so that one that cannot be
@@ -233,7 +238,7 @@ class Service:
 
         Raises:
             QueueFullError: if too many jobs wait already.
-            ApiError: if a newer job replaces one of these, or the server is starting or stopping.
+            ApiError: if a newer job replaces one of these, or the server is stopping.
             AkunuError: if a job cannot be done.
         """
         self._start(jobs[0], end_only=end_only)
@@ -260,12 +265,12 @@ class Service:
         for left in self.trials:
             left.set()
         for job in self.active:
-            job.events.abort(UnavailableError(_SHUTTING_DOWN))
+            job.events.abort(UnavailableError(SHUTTING_DOWN))
 
     def check_stopping(self) -> None:
         """Raises an `UnavailableError` if the server is stopping."""
         if self._stopping:
-            raise UnavailableError(_SHUTTING_DOWN)
+            raise UnavailableError(SHUTTING_DOWN)
 
     async def _read(self, index: int, job: Job) -> AsyncGenerator[tuple[int, Event], None]:
         deadline, has_line = None, False
@@ -316,7 +321,6 @@ class Service:
     def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> None:
         """Starts a job; the first of a request may be refused, or else may replace older jobs."""
         self.check_stopping()
-        _ = self.engine  # raises while there is none
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)
         job.sequence = Sequence(job.encoded or job.prompt, job.options, job.kind)

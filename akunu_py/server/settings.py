@@ -1,16 +1,20 @@
 """The settings that the server starts with: frozen, and plain Python."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.option_field import (
     NO_LIMIT,
     Range,
     borrowed,
+    byte_count,
     check_options,
+    duration,
     name_list,
     option,
     page_origin,
@@ -21,7 +25,10 @@ from akunu_py.options import DEFAULT_PARALLEL, MAX_PARALLEL, Options, Sampling
 
 KEY_VARIABLE: Final = "AKUNU_API_KEY"
 _MAX_PORT: Final = 65535
-_API_DEFAULT: Final = "the API's own"
+_API_DEFAULT: Final = "the model's, or else the API's own"
+RECOMMENDED: Final = ("temperature", "top_p", "top_k", "min_p")
+"""The defaults that a model's `generation_config.json` may set. Not its `repetition_penalty`: code
+and edits repeat on purpose."""
 
 
 def _filter(name: str) -> Any:
@@ -51,6 +58,17 @@ class Defaults:
     def __post_init__(self) -> None:
         check_options(self)
 
+    def or_else(self, recommended: Mapping[str, Any]) -> Self:
+        """These, and what is recommended for the model where there is none; what is out of range
+        there counts as nothing."""
+        found: dict[str, Any] = {}
+        for name in RECOMMENDED:
+            value = recommended.get(name)
+            if getattr(self, name) is None and value is not None:
+                with suppress(InvalidRequestError):
+                    found[name] = getattr(Defaults(**{name: value}), name)
+        return replace(self, **found)
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -64,10 +82,17 @@ class ServerSettings:
         "this machine see it in the list of processes", metavar="KEY", is_secret=True,
         shown=f"the variable {KEY_VARIABLE}, if it is set")
     api_key_file: str | None = option(None, "a file with the key alone", metavar="FILE")
-    aliases: tuple[str, ...] = option((), "the model's name for clients, or several with commas "
-        "between; answers have the first one", flag="--alias", read=name_list, shown="its own")
-    origins: tuple[str, ...] = option((), "let web pages of this origin use the server; "
-        "`localhost` stands for all pages of this machine; may be repeated", flag="--cors",
+    aliases: tuple[str, ...] = option((), "NAME=MODEL, another name of a model for clients, or "
+        "several with commas between; answers have its first one. NAME alone is for the first "
+        "model", flag="--alias", read=name_list, shown="their own")
+    models_dirs: tuple[Path, ...] = option((), "offer the models in this folder, too; may be "
+        "repeated", flag="--models-dir", metavar="FOLDER", repeated=True)
+    keep_alive: float = option(600.0, "how long a model stays loaded after its last request: 30s, "
+        "10m, 1h; 0 unloads it at once, -1 never", read=duration, metavar="TIME", shown="10m")
+    memory: int | None = option(None, "memory that all loaded models may take (16GB)",
+        within=Range(1), read=byte_count, shown="what Metal recommends, or what is free")
+    origins: tuple[str, ...] = option((), "let web pages of this origin use the server, as "
+        "those of this machine and desktop applications may; may be repeated", flag="--cors",
         read=page_origin, metavar="ORIGIN", repeated=True)
     hosts: tuple[str, ...] = option((), "another name of this server for its clients; may be "
         "repeated", flag="--allow-host", repeated=True)

@@ -28,13 +28,14 @@ from akunu_py.text.tokenizer import TokenBytes
 
 if TYPE_CHECKING:
     from akunu_py.server.body import Body
+    from akunu_py.server.pool import Pool
     from akunu_py.server.service import Job, Service
 
 STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
 NDJSON: Final = "application/x-ndjson"
 
-_BODY: Final = "http.response.body"
+CHUNK: Final = "http.response.body"
 ERRORS_COME_S: Final = 0.5
 """The status of a stream waits this long: the engine needs less to refuse what it cannot do."""
 SILENCE_S: Final = 5.0
@@ -64,7 +65,19 @@ class Endpoint:
     is_open: bool = False
 
 
-def refuse_embeddings(_service: "Service", _body: "Body") -> Response:
+@dataclass(frozen=True)
+class PoolEndpoint:
+    """The same for what concerns all models: the handler gets the pool, and no model is loaded. A
+    slow one, which reads much from the disk, gets a thread."""
+
+    method: str
+    path: str
+    handler: "Callable[[Pool, Body], Response]"
+    is_open: bool = False
+    is_slow: bool = False
+
+
+def refuse_embeddings(_pool: "Pool", _body: "Body") -> Response:
     """Says what to use instead of an endpoint for embeddings or ranking."""
     raise ApiError(
         HTTPStatus.NOT_IMPLEMENTED,
@@ -111,6 +124,9 @@ class Answer(Response):
     """A response that is there as a whole. It leaves its status in the scope, for the log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if STATUS in scope:  # a stream has begun while the model was loaded
+            await send({"type": CHUNK, "body": bytes(self.body)})
+            return
         scope[STATUS] = self.status_code
         await super().__call__(scope, receive, send)
 
@@ -124,6 +140,19 @@ class JSONAnswer(Answer):
         self, value: Any, status_code: int = 200, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(compact_json(value), status_code, headers)
+
+
+_STREAM_HEADERS: Final = (
+    (b"cache-control", b"no-cache"), (b"content-type", b"text/event-stream; charset=utf-8"),
+)  # fmt: skip
+
+
+async def start_stream(
+    scope: Scope, send: Send, headers: Iterable[tuple[bytes, bytes]] = _STREAM_HEADERS
+) -> None:
+    """Begins a response whose chunks follow."""
+    scope[STATUS] = 200
+    await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
 
 
 class Reply(Protocol):
@@ -228,7 +257,8 @@ class _Chunks:
     ) -> None:
         self._reply = reply
         self._first = first
-        self._start = {"type": "http.response.start", "status": 200, "headers": headers}
+        self._headers = headers
+        self._has_begun = False
         self._scope = scope
         self._send = send
         self._is_silent = False
@@ -239,14 +269,15 @@ class _Chunks:
         self._is_silent = False
         async with self._in_order:
             if STATUS not in self._scope:
-                self._scope[STATUS] = self._start["status"]
-                await self._send(self._start)
+                await start_stream(self._scope, self._send, self._headers)
+            if not self._has_begun:
+                self._has_begun = True
                 chunks = chain(self._reply.begin(self._first.sequence.stats), chunks)
             for chunk in chunks:
-                await self._send({"type": _BODY, "body": chunk, "more_body": True})
+                await self._send({"type": CHUNK, "body": chunk, "more_body": True})
 
     async def end(self) -> None:
-        await self._send({"type": _BODY, "body": b""})
+        await self._send({"type": CHUNK, "body": b""})
 
     def stop(self) -> None:
         """Sends no more on its own."""

@@ -23,6 +23,7 @@ from akunu_py.__main__ import main
 from akunu_py.cli.parser import parse
 from akunu_py.cli.serve import _listen, _load, tell_ready
 from akunu_py.cli.settings import ServeSettings
+from akunu_py.model.library import LocalModel
 from akunu_py.scheduler import Scheduler
 from akunu_py.server.settings import Defaults, ServerSettings
 from tests import processes
@@ -52,10 +53,13 @@ def url_of(process: "subprocess.Popen[str]") -> str:
     return serving.split()[-1]
 
 
-def test_collections_of_garbage_leave_the_engine_out(tiny_model_dir: Path) -> None:
+def test_collections_of_garbage_leave_the_libraries_out(tiny_model_dir: Path) -> None:
     try:
-        engine = _load(parse(["serve", "--model", str(tiny_model_dir)]).settings)
-        assert not any(one is engine for one in gc.get_objects())
+        model = LocalModel.named(str(tiny_model_dir))
+        settings = parse(["serve", "--model", str(tiny_model_dir)]).settings
+        engine = _load(settings, (model,), model, 0)
+        assert not any(one is sys.modules["transformers"] for one in gc.get_objects())
+        assert any(one is engine for one in gc.get_objects()), "it may have to go"
     finally:
         gc.unfreeze()
 
@@ -77,7 +81,7 @@ def test_it_tells_how_many_requests_are_answered_together(
         worker=SimpleNamespace(scheduler=Scheduler(parallel)),
         why_in_turns=why,
     )
-    tell_ready(service, "a model", wanted=4)
+    tell_ready([service], "a model", wanted=4)
     assert capsys.readouterr().out.startswith(f"Serving a model\n{told}")
 
 
@@ -179,6 +183,19 @@ def test_a_port_in_use_is_one_sentence(
         ended = serve_here("--model", str(tiny_model_dir), "--port", str(port))
     sentence = f"Port {port} on 127.0.0.1 is in use; name another one with --port."
     assert ended == (2, "", f"akunu-py: {sentence}\n")
+
+
+def test_an_alias_of_a_model_that_is_not_here_is_one_sentence(
+    tiny_model_dir: Path, serve_here: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, out, err = serve_here("--model", str(tiny_model_dir), "--alias", "a=tiny,b=nothing")
+    assert (code, out) == (2, "")
+    assert err.startswith("akunu-py: model 'nothing' not found: this server has a, ember")
+
+
+def test_options_of_one_model_need_one(serve_here: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = serve_here("--model", "ember", "--model", "other", "--draft-model", "ember")
+    assert (code, err) == (2, "akunu-py: --draft-model belongs to one model; name one --model.\n")
 
 
 @pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])

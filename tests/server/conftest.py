@@ -10,11 +10,17 @@ from akunu_py.server.settings import ServerSettings
 from tests.parrot import parrot_engine
 from tests.server.live import FRIEND, KEY, HeldEngine, LiveServer, serve
 
+SENT_NAMES = (
+    "m", "local", "claude", "claude-sonnet-4-5", "gpt-5-codex", "qwen2.5-coder", "codestral",
+    "codestral-latest", "deepseek-chat",
+)  # fmt: skip
+"""What clients call a model if nobody tells them otherwise."""
+
 
 @pytest.fixture(scope="session")
 def live(tiny_model_dir: Path) -> Iterator[LiveServer]:
     """One on the tiny model, which fills gaps and has no tools."""
-    with serve(lambda: akunu_py.load(str(tiny_model_dir))) as server:
+    with serve(lambda: akunu_py.load(str(tiny_model_dir)), folder=tiny_model_dir) as server:
         yield server
 
 
@@ -22,7 +28,8 @@ def live(tiny_model_dir: Path) -> Iterator[LiveServer]:
 def parrot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """One on a model that repeats the last message."""
     folder: Path = tmp_path_factory.mktemp("models") / "parrot"
-    with serve(lambda: parrot_engine(folder)) as server:
+    settings = ServerSettings(aliases=("parrot", *SENT_NAMES))
+    with serve(lambda: parrot_engine(folder), settings, folder=folder) as server:
         yield server
 
 
@@ -38,7 +45,8 @@ def guarded(tiny_model_dir: Path) -> Iterator[LiveServer]:
         disabled=("slots", "metrics"),
         body_bytes=1000,
     )
-    with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
+    load = lambda: akunu_py.load(str(tiny_model_dir))  # noqa: E731
+    with serve(load, settings, folder=tiny_model_dir) as server:
         yield server
 
 

@@ -2,10 +2,11 @@
 
 import json
 import logging
+import math
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event as Flag
@@ -17,8 +18,10 @@ import uvloop
 
 import akunu_py
 from akunu_py.engine import Engine
+from akunu_py.model.library import LocalModel
 from akunu_py.server.app import create_app
 from akunu_py.server.http import HttpServer
+from akunu_py.server.pool import Pool
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import EngineCounters
@@ -26,6 +29,8 @@ from akunu_py.worker import EngineWorker
 
 PATIENCE_S = 120.0
 KEY = "open sesame"
+NOWHERE = Path("model")
+"""The folder of a model that clients are told nothing about; it is called `model`."""
 FRIEND = "http://friend.example"
 
 
@@ -55,10 +60,17 @@ class LiveServer:
     """A server that answers; look at its service, but do not touch it from another thread."""
 
     url: str
-    service: Service
-    worker: EngineWorker
+    pool: Pool
     client: httpx2.Client
     log: RequestLines
+
+    @property
+    def service(self) -> Service:
+        return self.pool.services[0]
+
+    @property
+    def worker(self) -> EngineWorker:
+        return self.service.worker
 
     @property
     def counters(self) -> EngineCounters:
@@ -114,6 +126,10 @@ class LiveServer:
         self.settle()
         self.log.clear()
 
+    def wait_until_loaded(self) -> None:
+        while self.get("/health").status_code != 200:
+            pass
+
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""
         scheduler = self.worker.scheduler
@@ -129,35 +145,46 @@ def parse_events(text: str) -> list[Any]:
     return [json.loads(line) if line[0] in "{[" and line != "[DONE]" else line for line in data]
 
 
-@contextmanager
 def serve(
     load: Callable[[], Engine],
     settings: ServerSettings | None = None,
     *,
+    folder: Path = NOWHERE,
     wait_until_loaded: bool = True,
-) -> Iterator[LiveServer]:
-    """Serves an engine."""
-    settings = settings or ServerSettings()
-    worker = EngineWorker(load, queue_limit=settings.queue, parallel=settings.parallel)
-    service = Service(worker, settings)
-    server = HttpServer(create_app(service))
+) -> AbstractContextManager[LiveServer]:
+    """Serves one engine for ever, of a model that is called like its folder."""
+    settings = replace(settings or ServerSettings(), keep_alive=math.inf)
+    pool = Pool(lambda *_: load(), settings, [LocalModel(folder.name, folder)])
+    return serve_pool(pool, wait_until_loaded=wait_until_loaded)
+
+
+@contextmanager
+def serve_pool(pool: Pool, *, wait_until_loaded: bool = True) -> Iterator[LiveServer]:
+    """Serves the models of a pool."""
+    server = HttpServer(create_app(pool))
     log = RequestLines()
     logger = logging.getLogger("akunu_py.server")
     logger.setLevel(logging.INFO)
     logger.addHandler(log)
+
+    async def run(listener: socket.socket) -> None:
+        pool.start()
+        await server.serve([listener])
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread = Thread(target=lambda: uvloop.run(server.serve([listener])), daemon=True)
+        thread = Thread(target=lambda: uvloop.run(run(listener)), daemon=True)
         thread.start()
         try:
-            if wait_until_loaded:
-                worker.loading.result(PATIENCE_S)
             with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
-                yield LiveServer(url, service, worker, client, log)
+                live = LiveServer(url, pool, client, log)
+                if wait_until_loaded:
+                    live.wait_until_loaded()
+                yield live
         finally:
             server.should_exit = True
             thread.join(PATIENCE_S)
-            worker.close(PATIENCE_S)
+            pool.close(PATIENCE_S)
             logger.removeHandler(log)
 
 

@@ -154,7 +154,8 @@ def _asked_for_calls(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 class Load:
     """Puts a load on a server: requests of every contract, with several prompts, streamed and not;
-    with `tools`, calls as well. A third of them hangs up, within `stays_s`."""
+    with `tools`, calls as well, each for one of the `models` if there are any. A third of them
+    hangs up, within `stays_s`."""
 
     def __init__(
         self,
@@ -163,10 +164,12 @@ class Load:
         tokens: int,
         tools: bool = False,
         stays_s: float = 0.5,
+        models: Sequence[str] = (),
     ) -> None:
         self._url = url
         self._questions = [
-            Question(path, body | {"stream": streams})
+            Question(path, body | named | {"stream": streams})
+            for named in ([{"model": model} for model in models] or [{}])
             for text, streams in product(_TEXTS, (False, True))
             for path, body in (*_asked(text, tokens), *(_asked_for_calls(text) if tools else ()))
         ]
@@ -188,7 +191,8 @@ class Load:
             else:
                 visits.append(Visit(question, draw.uniform(0, self._stays_s)))
         with httpx2.Client(base_url=self._url, timeout=PATIENCE_S) as client:
-            for question in (visit.question for visit in visits if visit.stay_s is None):
+            asked = [visit.question for visit in visits if visit.stay_s is None]
+            for question in sorted(asked, key=lambda one: str(one.body.get("model"))):
                 if id(question) not in self._expected:
                     self._expected[id(question)] = _ask(client, question)
         return visits

@@ -93,7 +93,8 @@ def test_prompts_are_logged_only_on_request(
 @pytest.mark.parametrize(
     "host",
     ["localhost", "localhost:8080", "127.0.0.1", "[::1]:80", "192.168.0.7", "a.localhost",
-     "172.17.0.1:8080", "host.docker.internal:8080", "host.containers.internal"],
+     "172.17.0.1:8080", "host.docker.internal:8080", "host.containers.internal", "mac.local",
+     "LOCALHOST:1", "localhost.:8080", "0.0.0.0:8080"],
 )  # fmt: skip
 def test_names_of_this_machine_and_addresses_are_hosts(live: LiveServer, host: str) -> None:
     assert live.get("/health", Host=host).status_code == 200
@@ -111,6 +112,10 @@ def test_names_of_this_machine_and_addresses_are_hosts(live: LiveServer, host: s
         "127.1.evil",
         "internal",
         "docker.internal.evil.example",
+        "local",
+        "mac.local.evil.example",
+        "127.0.0.1.evil.example",
+        ".",
     ],
 )
 def test_other_names_may_be_rebound_and_are_refused(
@@ -123,9 +128,13 @@ def test_other_names_may_be_rebound_and_are_refused(
 
 
 @pytest.mark.parametrize(
-    "origin", ["app://x", "file://", "tauri://localhost", "vscode-webview://1"]
-)
-def test_desktop_applications_may_ask_and_read(live: LiveServer, origin: str) -> None:
+    "origin",
+    ["app://x", "file://", "tauri://localhost", "vscode-webview://1", "http://localhost",
+     "http://localhost:3000", "https://127.0.0.1:8443", "http://[::1]:5173", "http://0.0.0.0:80"],
+)  # fmt: skip
+def test_desktop_applications_and_pages_of_this_machine_may_ask_and_read(
+    live: LiveServer, origin: str
+) -> None:
     asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     preflight = live.client.options("/v1/chat/completions", headers=asked)
     answer = live.post("/completion", {"prompt": "a", "n_predict": 1}, Origin=origin)
@@ -138,7 +147,10 @@ def test_desktop_applications_may_ask_and_read(live: LiveServer, origin: str) ->
     [
         "http://evil.example",
         "null",
-        "http://127.0.0.1:1",
+        "http://localhost.evil.example",
+        "http://127.0.0.1.evil.example:80",
+        "http://evil.example#http://localhost",
+        "http://mac.local",
         "x",
         "http://app://x",
         "chrome-extension://a",
@@ -202,9 +214,9 @@ def test_the_servers_own_page_may_ask(live: LiveServer) -> None:
     assert live.get("/props", Origin=live.url).status_code == 200
 
 
-def test_no_page_may_read_by_default(live: LiveServer) -> None:
+def test_no_page_of_others_may_read_by_default(live: LiveServer) -> None:
     asked = live.client.options(
-        "/completion", headers={"Origin": live.url, "Access-Control-Request-Method": "POST"}
+        "/completion", headers={"Origin": FRIEND, "Access-Control-Request-Method": "POST"}
     )
     assert "access-control-allow-origin" not in asked.headers
 
@@ -277,6 +289,8 @@ def test_clients_see_the_aliases_of_the_model(guarded: LiveServer) -> None:
     assert answer["model"] == "mine"
     assert guarded.get("/api/tags", **BEARER).json()["models"][0]["name"] == "mine:latest"
     assert guarded.post("/api/pull", {"model": "yours"}, **BEARER).status_code == 200
+    unknown = guarded.post("/v1/completions", {"prompt": "a", "model": "gpt-4"}, **BEARER)
+    assert unknown.status_code == 404
 
 
 def test_the_servers_defaults_hold_in_every_contract(tiny_model_dir: Path) -> None:
@@ -332,7 +346,7 @@ def shop(tiny_model_dir: Path, folders: list[Path]) -> Iterator[LiveServer]:
 PATHS = {
     "/completion": {"prompt": "def price", "n_predict": 8},
     "/infill": {"input_prefix": "def price", "input_suffix": "1", "n_predict": 8},
-    "/v1/completions": {"prompt": "def price", "max_tokens": 8, "model": "m"},
+    "/v1/completions": {"prompt": "def price", "max_tokens": 8},
     "/api/generate": {"prompt": "def price", "options": {"num_predict": 8}, "stream": False},
 }
 

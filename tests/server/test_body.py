@@ -379,7 +379,8 @@ def complaint(path: str, response: httpx2.Response) -> str:
         assert isinstance(error, str)
         return error
     assert error["type"] in ("invalid_request_error", "exceed_context_size_error")
-    names = {"code", "message", "type"} | ({"param"} if PREFIX_OF[path] == "/v1/" else set())
+    is_openais = PREFIX_OF[path] in ("/v1/", "/v1/responses")
+    names = {"code", "message", "type"} | ({"param"} if is_openais else set())
     if error["type"] == "exceed_context_size_error":  # as llama-server has it
         names |= {"n_prompt_tokens", "n_ctx"}
     assert set(error) == names

@@ -1,6 +1,7 @@
 """llama-server's contract: `/completion`, and what clients ask about the server and about texts."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event as Flag
 from typing import Any
@@ -185,25 +186,25 @@ def test_an_error_names_the_field(live: LiveServer, fields: dict[str, Any], name
     assert name in error["message"]
 
 
-def test_a_server_says_that_its_model_is_loading(tiny_model_dir: Path) -> None:
+def test_a_server_says_that_its_model_is_loading_and_requests_wait(tiny_model_dir: Path) -> None:
     gate = Flag()
 
     def load() -> Engine:
         gate.wait()
         return akunu_py.load(str(tiny_model_dir))
 
-    with serve(load, wait_until_loaded=False) as loading:
-        responses = [loading.get("/health"), loading.get("/props"),
-                     loading.post("/completion", {"prompt": "a"})]  # fmt: skip
-        assert loading.get("/metrics").status_code == 200
+    with serve(load, wait_until_loaded=False) as loading, ThreadPoolExecutor(1) as pool:
+        health = loading.get("/health")
+        waits = pool.submit(loading.post, "/completion", {"prompt": "a", "n_predict": 1})
+        while "requests_deferred 1" not in loading.get("/metrics").text:
+            pass
         gate.set()
-        loading.worker.loading.result()
+        assert waits.result().status_code == 200
         assert loading.get("/health").json() == {"status": "ok"}
-    for response in responses:
-        assert response.status_code == 503
-        assert response.json() == {
-            "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}
-        }
+    assert health.status_code == 503
+    assert health.json() == {
+        "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+    }
 
 
 def test_properties(live: LiveServer) -> None:

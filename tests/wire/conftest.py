@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 import akunu_py
-from tests.server.conftest import parrot
+from akunu_py.model.files import bundled_model
+from akunu_py.server.settings import ServerSettings
+from tests.server.conftest import SENT_NAMES, parrot
 from tests.server.live import LiveServer, serve
 
 __all__ = ["live", "parrot"]
@@ -13,5 +15,6 @@ __all__ = ["live", "parrot"]
 
 @pytest.fixture(scope="session")
 def live() -> Iterator[LiveServer]:
-    with serve(akunu_py.load) as server:
+    settings = ServerSettings(aliases=("ember", *SENT_NAMES))
+    with serve(akunu_py.load, settings, folder=bundled_model()) as server:
         yield server

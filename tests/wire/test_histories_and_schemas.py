@@ -27,7 +27,7 @@ CODER = (
 def coder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     folder = write_tiny_model(tmp_path_factory.mktemp("models") / "coder")
     options = akunu_py.ModelOptions(str(folder), chat_template=CODER)
-    with serve(lambda: akunu_py.load(options), ServerSettings(aliases=("coder",))) as server:
+    with serve(lambda: akunu_py.load(options), folder=folder) as server:
         yield server
 
 
@@ -324,7 +324,8 @@ def test_ollama_says_that_it_unloads(coder: LiveServer, keeps: Any, reason: str)
 
 def test_an_alias_with_a_tag_keeps_it(tiny_model_dir: Path) -> None:
     settings = ServerSettings(aliases=("qwen2.5-coder:7b", "any"))
-    with serve(lambda: akunu_py.load(str(tiny_model_dir)), settings) as server:
+    load = lambda: akunu_py.load(str(tiny_model_dir))  # noqa: E731
+    with serve(load, settings, folder=tiny_model_dir) as server:
         listed = server.get("/api/tags").json()["models"]
         assert [model["name"] for model in listed] == ["qwen2.5-coder:7b", "any:latest"]
         assert len({model["digest"] for model in listed}) == 1

@@ -1,0 +1,95 @@
+"""What is fetched from the hub and deleted again, through `huggingface_hub`: its cache, its token,
+its progress bars, its way to resume. Only `pull` uses the network."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from akunu_py.errors import InvalidRequestError, ModelLoadError
+from akunu_py.model.files import WEIGHTS, from_hub, hub_cache, hub_errors, is_hub_name, model_files
+from akunu_py.model.library import LocalModel
+
+
+@dataclass(frozen=True)
+class Download:
+    """What a model on the hub takes: the sizes of its files by their names in the cache."""
+
+    name: str
+    sizes: Mapping[str, int]
+    weight_bytes: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes.values())
+
+    @property
+    def completed(self) -> int:
+        """Bytes that are here, those of incomplete files too; for any thread."""
+        blobs = hub_cache() / f"models--{self.name.replace('/', '--')}" / "blobs"
+        found = 0
+        for blob, size in self.sizes.items():
+            parts = [path.stat().st_size for path in blobs.glob(f"{blob}*")]
+            found += min(size, max(parts, default=0))
+        return found
+
+    def run(self) -> LocalModel:
+        """Fetches what is missing; see `find_model` for the errors."""
+        from_hub(self.name, model_files())
+        return LocalModel.named(self.name)
+
+
+def plan(name: str) -> Download:
+    """Asks the hub what a model takes.
+
+    Raises:
+        InvalidRequestError: if it is not a name on the hub.
+        ModelLoadError: if there is no such model, or the hub cannot be reached.
+    """
+    if not is_hub_name(name):
+        raise InvalidRequestError(
+            f"{name} is not a name on the hub, such as mlx-community/Qwen3-4B-4bit."
+        )
+    from huggingface_hub import HfApi  # noqa: PLC0415  (rarely needed)
+
+    with hub_errors(name):
+        siblings = HfApi().model_info(name, files_metadata=True).siblings or ()
+    sizes, weights = dict[str, int](), 0
+    for file in siblings:
+        if any(fnmatch(file.rfilename, pattern) for pattern in model_files()):
+            blob = file.lfs.sha256 if file.lfs else file.blob_id
+            sizes[blob or file.rfilename] = file.size or 0
+            weights += (file.size or 0) if fnmatch(file.rfilename, WEIGHTS) else 0
+    if not weights:
+        raise ModelLoadError(
+            f"{name} has no {WEIGHTS}: GGUF files do not load in MLX; use a model in safetensors "
+            "form, for example from mlx-community."
+        )
+    return Download(name, sizes, weights)
+
+
+def check_removable(model: LocalModel) -> None:
+    """Raises an `InvalidRequestError` if a model is bundled, or in a folder of the user."""
+    if model.place == "bundled":
+        raise InvalidRequestError(f"{model.name} comes with the program and stays.")
+    if model.place == "folder":
+        raise InvalidRequestError(
+            f"{model.name} is in a folder of yours and not in the hub's cache: delete it yourself."
+        )
+
+
+def remove(model: LocalModel) -> int:
+    """Deletes all revisions of a model from the cache of the hub; returns the bytes that are free
+    then. See `check_removable` for the errors."""
+    check_removable(model)
+    from huggingface_hub import scan_cache_dir  # noqa: PLC0415  (rarely needed)
+
+    found = scan_cache_dir(hub_cache())
+    revisions = [
+        revision.commit_hash
+        for repository in found.repos
+        if (repository.repo_type, repository.repo_id) == ("model", model.name)
+        for revision in repository.revisions
+    ]
+    strategy = found.delete_revisions(*revisions)
+    strategy.execute()
+    return strategy.expected_freed_size

@@ -1,0 +1,251 @@
+"""The models on this machine: what their files say of them, without MLX and without the network.
+
+A model is bundled, in the cache of the hub, or in a folder that the user named. Only those that
+the installed mlx-lm has an architecture for, and whose weights are complete, are found.
+"""
+
+import ast
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from akunu_py.errors import ModelLoadError
+from akunu_py.model.files import (
+    CONTEXT_KEYS,
+    FALLBACK_CONTEXT,
+    HEAD_FILES,
+    WEIGHTS,
+    bundled_model,
+    cached_model,
+    fault_of_weights,
+    find_model,
+    hub_cache,
+    model_name,
+    weight_bytes,
+)
+from akunu_py.options import BUNDLED_MODEL
+
+_HEAD_KEYS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
+_UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_CACHE_NUMBER_BYTES: Final = 2
+_MOST_HEADER_BYTES: Final = 100 << 20
+_METADATA: Final = "__metadata__"
+_DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_PACKED: Final = "U32"
+"""How safetensors call the type of quantized weights, of which a number holds several."""
+
+USUAL_TOKENS: Final = 2048
+"""The tokens of the cache that a model should have room for besides its weights."""
+
+Place = Literal["bundled", "hub", "folder"]
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model on this machine: its `name` is `ember`, its hub name, or that of its folder."""
+
+    name: str
+    folder: Path
+    place: Place = "folder"
+
+    @classmethod
+    def named(cls, name: str) -> "LocalModel":
+        """The model that `--model NAME` names, fetched from the hub if it is not here.
+
+        Raises:
+            ModelLoadError: if there is none.
+        """
+        folder = find_model(name)
+        if name == BUNDLED_MODEL:
+            return cls(name, folder, "bundled")
+        found = model_name(name, folder)
+        return cls(found, folder, "hub" if "/" in found else "folder")
+
+    @property
+    def asked(self) -> str:
+        """What `ModelOptions.name` calls it."""
+        return str(self.folder) if self.place == "folder" else self.name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return _json_object(self.folder / "config.json")
+
+    @cached_property
+    def sampling(self) -> dict[str, Any]:
+        """What the model's authors recommend, in `generation_config.json`."""
+        found = _json_object(self.folder / "generation_config.json")
+        if found.get("do_sample") is False:
+            return {"temperature": 0.0}
+        return found
+
+    @cached_property
+    def nbytes(self) -> int:
+        """What its weights and its head take on disk, and about what they take in memory."""
+        heads = (self.folder / name for name in HEAD_FILES)
+        return weight_bytes(self.folder) + sum(it.stat().st_size for it in heads if it.is_file())
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many weights it has, by the headers of its files; 0 if they cannot be read."""
+        with suppress(*_UNREADABLE):
+            return sum(_weights_in(path, self.bits) for path in self.folder.glob(WEIGHTS))
+        return 0
+
+    def cache_bytes(self, tokens: int) -> int:
+        """About what keys and values of this many tokens take, if all layers keep all of them."""
+        layers = self._number("num_hidden_layers", "n_layer", "num_layers")
+        heads = self._number("num_attention_heads", "n_head")
+        size = self._number("head_dim") or self._number("hidden_size", "n_embd") // max(heads, 1)
+        shared = self._number("num_key_value_heads") or heads
+        return 2 * layers * shared * size * tokens * _CACHE_NUMBER_BYTES
+
+    @property
+    def architecture(self) -> str:
+        return str(self.config.get("model_type", "unknown"))
+
+    @property
+    def context(self) -> int:
+        return self._number(*CONTEXT_KEYS) or FALLBACK_CONTEXT
+
+    @property
+    def vocabulary(self) -> int:
+        return self._number("vocab_size")
+
+    @property
+    def bits(self) -> int | None:
+        """The bits of a quantized weight; None if the weights are not quantized."""
+        found = self.config.get("quantization") or self.config.get("quantization_config")
+        bits = found.get("bits") if isinstance(found, dict) else None
+        return bits if isinstance(bits, int) else None
+
+    @property
+    def precision(self) -> str:
+        """`4bit`, or the type of the weights."""
+        if self.bits:
+            return f"{self.bits}bit"
+        with suppress(*_UNREADABLE, StopIteration):
+            header = _header(next(self.folder.glob(WEIGHTS)))
+            dtypes = (tensor["dtype"] for name, tensor in header.items() if name != _METADATA)
+            return _DTYPES[next(dtypes)]
+        return "unknown"
+
+    @property
+    def kind(self) -> Literal["chat", "text", "embedding"]:
+        if (self.folder / "modules.json").exists():  # of sentence-transformers
+            return "embedding"
+        has_template = (self.folder / "chat_template.jinja").exists()
+        settings = _json_object(self.folder / "tokenizer_config.json")
+        return "chat" if has_template or settings.get("chat_template") else "text"
+
+    @property
+    def has_head(self) -> bool:
+        """Whether it brings a head to draft with."""
+        has_file = any((self.folder / name).is_file() for name in HEAD_FILES)
+        return has_file or self._number(*_HEAD_KEYS) > 0
+
+    @property
+    def why_not(self) -> str | None:
+        """Why it cannot be run, as far as its files say; None if it can."""
+        if not self.config:
+            return "it has no config.json that can be read"
+        if self.architecture not in _architectures():
+            return f"mlx-lm has no architecture {self.architecture}"
+        return fault_of_weights(self.folder)
+
+    def _number(self, *names: str) -> int:
+        for settings in (self.config.get("text_config") or {}, self.config):
+            for name in names:
+                if isinstance(settings, dict) and isinstance(settings.get(name), int):
+                    return int(settings[name])
+        return 0
+
+
+def local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
+    """All models that are here and can be run: the bundled one, those in the cache of the hub, and
+    those in these folders, each of which is a model or holds some."""
+    for model in all_local_models(folders):
+        if model.why_not is None:
+            yield model
+
+
+def all_local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
+    """The same with those that cannot be run."""
+    with suppress(ModelLoadError):
+        yield LocalModel(BUNDLED_MODEL, bundled_model(), "bundled")
+    for repository in sorted(hub_cache().glob("models--*--*")):
+        name = repository.name.removeprefix("models--").replace("--", "/", 1)
+        if (folder := cached_model(name)) is not None:
+            yield LocalModel(name, folder, "hub")
+    for folder in folders:
+        for config in (folder / "config.json", *sorted(folder.glob("*/config.json"))):
+            if config.exists():
+                yield LocalModel(config.parent.resolve().name, config.parent)
+
+
+def matches(models: Iterable[LocalModel], asked: str) -> list[LocalModel]:
+    """The models that a name may mean: those called so, or else those whose name ends so."""
+    wanted, found = asked.casefold(), list(models)
+    called = [model for model in found if model.name.casefold() == wanted]
+    return called[:1] or [
+        model for model in found if model.name.rpartition("/")[2].casefold() == wanted
+    ]
+
+
+def short_count(parameters: int) -> str:
+    """A number of weights, such as 7.6B."""
+    if parameters >= 1_000_000_000:
+        return f"{parameters / 1e9:.1f}B"
+    return f"{parameters / 1e6:.1f}M" if parameters >= 1_000_000 else f"{parameters / 1e3:.0f}K"
+
+
+def in_gigabytes(nbytes: float) -> str:
+    """A number of bytes, such as 4.3 GB."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
+
+
+@cache
+def _architectures() -> frozenset[str]:
+    """Those of the installed mlx-lm, which is read and not imported: that takes a second."""
+    spec = find_spec("mlx_lm")
+    places = (spec and spec.submodule_search_locations) or ()
+    names: set[str] = set()
+    for place in map(Path, places):
+        names |= {path.stem for path in (place / "models").glob("*.py")}
+        for node in ast.parse((place / "utils.py").read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and "MODEL_REMAPPING" in ast.unparse(node.targets[0]):
+                names |= ast.literal_eval(node.value).keys()
+    return frozenset(names)
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """What a file of weights says of each tensor."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        found: dict[str, Any] = json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
+    return found
+
+
+def _weights_in(path: Path, bits: int | None) -> int:
+    total = 0
+    for name, tensor in _header(path).items():
+        if name == _METADATA or (bits and name.endswith((".scales", ".biases"))):
+            continue
+        size = 1
+        for axis in tensor["shape"]:
+            size *= axis
+        total += size * 32 // bits if bits and tensor["dtype"] == _PACKED else size
+    return total
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    with suppress(*_UNREADABLE):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    return {}

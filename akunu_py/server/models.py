@@ -1,0 +1,323 @@
+"""What clients ask about models, in the contracts of OpenAI and Anthropic, LM Studio, and Ollama:
+which there are, which are loaded, fetching and deleting them.
+
+No model is loaded for that: the answers come from its files.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from akunu_py.machine.backend import find_backend
+from akunu_py.model.hub import Download, check_removable, plan, remove
+from akunu_py.model.library import LocalModel, short_count
+from akunu_py.server.body import Body
+from akunu_py.server.errors import ApiError, noted_error
+from akunu_py.server.pool import Pool, Seat
+from akunu_py.server.settings import RECOMMENDED
+from akunu_py.server.wire import (
+    CHUNK,
+    NDJSON,
+    JSONAnswer,
+    PoolEndpoint,
+    json_line,
+    start_stream,
+)
+from akunu_py.text.fim import find_format
+from akunu_py.text.tokenizer import Tokenizer
+
+_STARTED: Final = datetime.now(UTC)
+_LOOK_S: Final = 0.25
+_YEAR_S: Final = 365 * 24 * 3600
+_FOREVER: Final = "9999-01-01T00:00:00Z"
+_DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
+
+def timestamp(moment: datetime) -> str:
+    """A time as Ollama writes it."""
+    return moment.isoformat().replace("+00:00", "Z")  # as Go writes it
+
+
+def tagged(name: str) -> str:
+    """A model's name as Ollama has it: always with a tag."""
+    return name if ":" in name else f"{name}:latest"
+
+
+def _offered(pool: Pool) -> Iterator[tuple[str, LocalModel]]:
+    """All models, once for each of their names."""
+    for model in pool.models():
+        for name in pool.names_of(model):
+            yield name, model
+
+
+def _seat(pool: Pool, model: LocalModel) -> Seat | None:
+    return next((seat for seat in pool.seats if seat.service and seat.model is model), None)
+
+
+def _context(pool: Pool, model: LocalModel) -> int:
+    """How long a prompt and its answer may be; until it is loaded, what its configuration says."""
+    seat = _seat(pool, model)
+    return seat.service.engine.context_limit if seat and seat.service else model.context
+
+
+def _list_models(pool: Pool, _: Body) -> Response:
+    """`/v1/models`, with what the clients of OpenAI, Anthropic and llama-server read."""
+    entries = [_entry(pool, name, model) for name, model in _offered(pool)]
+    ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"], "has_more": False}
+    return JSONAnswer({"object": "list", "data": entries} | ends)
+
+
+def _find_model(pool: Pool, path: Body) -> Response:
+    asked = path.text("model", default="")
+    model = pool.find_on_disk(asked)
+    name = asked if asked in pool.names_of(model) else pool.names_of(model)[0]
+    return JSONAnswer(_entry(pool, name, model))
+
+
+def _entry(pool: Pool, name: str, model: LocalModel) -> dict[str, Any]:
+    named = [alias for alias in pool.names_of(model) if alias != model.name]
+    return {
+        "id": name,
+        "object": "model",
+        "type": "model",
+        "display_name": name,
+        "created": int(_STARTED.timestamp()),
+        "created_at": timestamp(_STARTED),
+        "owned_by": "akunu_py",
+        "aliases": named,
+        "tags": [],
+        "meta": {
+            "n_vocab": model.vocabulary,
+            "n_ctx": _context(pool, model),
+            "n_ctx_train": model.context,
+            "n_params": model.parameters,
+            "size": model.nbytes,
+        },
+    }
+
+
+def _list_states(pool: Pool, _: Body) -> Response:
+    """LM Studio's `/api/v0/models`."""
+    entries = [_state(pool, name, model) for name, model in _offered(pool)]
+    return JSONAnswer({"object": "list", "data": entries})
+
+
+def _find_state(pool: Pool, path: Body) -> Response:
+    model = pool.find_on_disk(path.text("model", default=""))
+    return JSONAnswer(_state(pool, pool.names_of(model)[0], model))
+
+
+def _state(pool: Pool, name: str, model: LocalModel) -> dict[str, Any]:
+    owner, _, _ = model.name.rpartition("/")
+    state: dict[str, Any] = {
+        "id": name,
+        "object": "model",
+        "type": "embeddings" if model.kind == "embedding" else "llm",
+        "publisher": owner or "local",
+        "arch": model.architecture,
+        "compatibility_type": "mlx",
+        "quantization": model.precision,
+        "state": "not-loaded",
+        "max_context_length": model.context,
+    }
+    if _seat(pool, model) is not None:
+        state |= {"state": "loaded", "loaded_context_length": _context(pool, model)}
+    return state
+
+
+def _tags(pool: Pool, _: Body) -> Response:
+    begun = {"modified_at": timestamp(_STARTED)}
+    return JSONAnswer({"models": [_tag(name, model) | begun for name, model in _offered(pool)]})
+
+
+def _ps(pool: Pool, _: Body) -> Response:
+    """The models that are loaded, and when each will leave."""
+    entries = []
+    for seat in pool.seats:
+        if seat.service is None:
+            continue
+        engine = seat.service.engine
+        loaded = {
+            "expires_at": _FOREVER if seat.is_pinned else timestamp(_after(seat.left_s)),
+            "size": seat.nbytes,
+            "size_vram": engine.backend.gpu_bytes(seat.nbytes),
+            "context_length": engine.context_limit,
+        }
+        entries.append(_tag(pool.names_of(seat.model)[0], seat.model) | loaded)
+    return JSONAnswer({"models": entries})
+
+
+def _after(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=min(seconds, _YEAR_S))
+
+
+def _tag(name: str, model: LocalModel) -> dict[str, Any]:
+    identity = f"{model.name} {model.nbytes} {model.config}"
+    return {
+        "name": tagged(name),
+        "model": tagged(name),
+        "size": model.nbytes,
+        "digest": hashlib.sha256(identity.encode()).hexdigest(),
+        "details": _details(model),
+    }
+
+
+def _details(model: LocalModel) -> dict[str, Any]:
+    precision = f"Q{model.bits}" if model.bits else _DTYPES.get(model.precision, model.precision)
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": model.architecture,
+        "families": [model.architecture],
+        "parameter_size": short_count(model.parameters),
+        "quantization_level": precision,
+    }
+
+
+def _show(pool: Pool, body: Body) -> Response:
+    """A model in detail."""
+    model = _asked(pool, body)
+    seat = _seat(pool, model)
+    tokenizer = seat.service.engine.tokenizer if seat and seat.service else _tokenizer_of(model)
+    format_, fills = tokenizer.answer_format, find_format(tokenizer.token_id) is not None
+    template = "{{ .Prompt }}"  # the chat template is in another language
+    if fills:
+        template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
+    abilities = {"insert": fills, "tools": not format_.in_words, "thinking": format_.think_start}
+    family, context = model.architecture, _context(pool, model)
+    info = {
+        "general.architecture": family,
+        "general.basename": model.name,
+        "general.parameter_count": model.parameters,
+        f"{family}.context_length": context,
+        f"{family}.block_count": model.config.get("num_hidden_layers"),
+        f"{family}.embedding_length": model.config.get("hidden_size"),
+        f"{family}.vocab_size": model.vocabulary,
+    }
+    defaults = pool.settings.defaults.or_else(model.sampling)
+    given = {name: getattr(defaults, name) for name in RECOMMENDED}
+    parameters = {"num_ctx": context, **{k: v for k, v in given.items() if v is not None}}
+    return JSONAnswer(
+        {
+            "modelfile": f"FROM {model.name}\n",
+            "parameters": "\n".join(f"{name} {value}" for name, value in parameters.items()),
+            "template": template,
+            "details": _details(model),
+            "model_info": info,
+            "capabilities": ["completion", *(name for name, has in abilities.items() if has)],
+            "modified_at": timestamp(_STARTED),
+        }
+    )
+
+
+def _tokenizer_of(model: LocalModel) -> Tokenizer:
+    find_backend()  # before MLX is imported
+    from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415  (imports MLX)
+
+    return load_tokenizer(model.asked)
+
+
+def _asked(pool: Pool, body: Body) -> LocalModel:
+    return pool.find_on_disk(body.text("model", "name", default=""))
+
+
+def _pull(pool: Pool, body: Body) -> Response:
+    """Fetches a model from the hub; one that is not from there is left alone."""
+    name = body.text("model", "name", default="").removesuffix(":latest")
+    with suppress(ApiError):
+        model = pool.find_on_disk(name)
+        if model.place != "hub":
+            return _Pull(None, streams=body.flag("stream", default=True))
+        name = model.name
+    return _Pull(plan(name), streams=body.flag("stream", default=True))
+
+
+class _Pull(Response):
+    """Downloads when it is sent, and tells how far it is. A client that leaves does not end it:
+    the next one goes on from what is there."""
+
+    def __init__(self, download: Download | None, *, streams: bool) -> None:
+        super().__init__(media_type=NDJSON if streams else "application/json")
+        del self.headers["content-length"]
+        self._download = download
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def tell(status: str, **facts: Any) -> None:
+            if self._streams:
+                line = json_line({"status": status} | facts)
+                await send({"type": CHUNK, "body": line, "more_body": True})
+
+        done = {"status": "success"}
+        if not self._streams:
+            if self._download is not None:
+                await asyncio.to_thread(self._download.run)  # as long as its client waits
+            await JSONAnswer(done)(scope, receive, send)
+            return
+        await start_stream(scope, send, self.raw_headers)
+        await tell("pulling manifest")
+        try:
+            if self._download is not None:
+                name, total = self._download.name, self._download.total
+                thread = ThreadPoolExecutor(1)  # the loop's own two must not wait for a network
+                running = asyncio.get_running_loop().run_in_executor(thread, self._download.run)
+                thread.shutdown(wait=False)
+                while not (await asyncio.wait((running,), timeout=_LOOK_S))[0]:
+                    completed = self._download.completed
+                    await tell(f"pulling {name}", digest=name, total=total, completed=completed)
+                running.result()
+                await tell(f"pulling {name}", digest=name, total=total, completed=total)
+            await tell("success")
+        except Exception as error:
+            line = json_line({"error": noted_error(scope, error).message})
+            await send({"type": CHUNK, "body": line, "more_body": True})
+        await send({"type": CHUNK, "body": b""})
+
+
+def _delete(pool: Pool, body: Body) -> Response:
+    """Deletes a model from the cache of the hub."""
+    if not body.has("name"):
+        body.require("model")
+    return _Delete(pool, _asked(pool, body))
+
+
+class _Delete(Response):
+    """Unloads a model, once its requests have ended, and deletes it."""
+
+    def __init__(self, pool: Pool, model: LocalModel) -> None:
+        super().__init__()
+        self._pool = pool
+        self._model = model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_removable(self._model)
+        for seat in [seat for seat in self._pool.seats if seat.model is self._model]:
+            await self._pool.unload(seat)
+        await asyncio.to_thread(remove, self._model)
+        self._pool.models()
+        await JSONAnswer({})(scope, receive, send)
+
+
+OPENAI: Final = (
+    PoolEndpoint("GET", "/v1/models", _list_models, is_slow=True),
+    PoolEndpoint("GET", "/models", _list_models, is_slow=True),
+    PoolEndpoint("GET", "/v1/models/{model:path}", _find_model, is_slow=True),
+)
+LM_STUDIO: Final = (
+    PoolEndpoint("GET", "/api/v0/models", _list_states, is_slow=True),
+    PoolEndpoint("GET", "/api/v0/models/{model:path}", _find_state, is_slow=True),
+)
+OLLAMA: Final = (
+    PoolEndpoint("GET", "/api/tags", _tags, is_slow=True),
+    PoolEndpoint("GET", "/api/ps", _ps),
+    PoolEndpoint("POST", "/api/show", _show, is_slow=True),
+    PoolEndpoint("POST", "/api/pull", _pull, is_slow=True),
+    PoolEndpoint("DELETE", "/api/delete", _delete, is_slow=True),
+)

@@ -1,0 +1,417 @@
+"""Pool: the models that a server offers; each is loaded when a request asks for it by name.
+
+A loaded model has an engine and a thread of its own, and is a `Seat` here. If the memory is too
+small for one more, the model that was used longest ago leaves, once its requests have ended. Use a
+pool in one event loop only.
+"""
+
+import asyncio
+import gc
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from http import HTTPStatus
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from akunu_py.errors import AkunuError, QueueFullError
+from akunu_py.machine.backend import release_thread
+from akunu_py.machine.device_memory import give_back_memory, memory_is_short
+from akunu_py.machine.turns import Turns
+from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
+from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
+from akunu_py.server.service import SHUTTING_DOWN, Metrics, Service
+from akunu_py.server.settings import ServerSettings
+from akunu_py.worker import EngineWorker
+
+if TYPE_CHECKING:
+    from akunu_py.engine import Engine
+
+logger = logging.getLogger("akunu_py.server")
+
+DEFAULT_NAME: Final = "default"
+LOOK_S: Final = 2.0
+"""How often the pool looks which models have to go; macOS warns some seconds before it swaps."""
+_TAG: Final = ":latest"
+"""Ollama's clients add it to every name."""
+_MOST_NAMED: Final = 8
+
+T = TypeVar("T")
+Load = Callable[[LocalModel, int], "Engine"]
+"""Makes the engine of a model, on its thread, given the bytes that are free for its caches."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A model in memory, from the first request that wants it until it is unloaded.
+
+    Attributes:
+        nbytes: what its weights and a usual cache take: estimated, and known once it is loaded.
+        keep_s: how long it stays after its last request.
+        users: the requests that use it or wait for it.
+        last_used: when the latest of them ended, by `monotonic`.
+        worker: its thread, once it begins to load.
+        service: does its jobs, once it is loaded.
+        leaving: unloads it, once that has begun; no request gets it any more.
+    """
+
+    model: LocalModel
+    nbytes: int
+    keep_s: float
+    users: int = 0
+    last_used: float = field(default_factory=monotonic)
+    worker: EngineWorker | None = None
+    service: Service | None = None
+    loading: "asyncio.Task[Service] | None" = None
+    leaving: "asyncio.Task[None] | None" = None
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_pinned(self) -> bool:
+        return self.keep_s == math.inf
+
+    @property
+    def left_s(self) -> float:
+        """For how many seconds more it stays, if no other request comes."""
+        return self.keep_s if self.users else self.last_used + self.keep_s - monotonic()
+
+
+class Pool:
+    """Finds models by name and keeps as many of them loaded as there is memory for.
+
+    Args:
+        load: makes an engine.
+        settings: of the server.
+        first: the models to load at once; the first of them answers requests that name none.
+        others: tells which other models may be loaded; asked again whenever a name is unknown, on a
+            thread of its own.
+        memory: tells how many bytes all models may take; asked once, before the first is loaded.
+        is_short: tells whether the machine would soon have to swap.
+
+    Attributes:
+        seats: the models that are loaded, load or leave, in the order in which they were asked for.
+        metrics: what all models have done so far.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        settings: ServerSettings,
+        first: Sequence[LocalModel],
+        *,
+        others: Callable[[], Iterable[LocalModel]] = tuple,
+        memory: Callable[[], float] = lambda: math.inf,
+        is_short: Callable[[], bool] = memory_is_short,
+    ) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.seats: list[Seat] = []
+        self.loads = self.unloads = 0
+        self._load_engine = load
+        self._first = tuple(first)
+        self._others = others
+        self._known: tuple[LocalModel, ...] = self._first
+        self._find_memory = memory
+        self._is_short = is_short
+        self._watching: asyncio.Task[None] | None = None
+        self._memory: float | None = None
+        self._sizes: dict[LocalModel, int] = {}  # of those that were loaded before
+        self._turns = Turns()
+        self._one_at_a_time = asyncio.Lock()
+        self._threads = ThreadPoolExecutor(1)  # the loop's own two must not wait for disks
+        self._is_stopping = False
+
+    @property
+    def services(self) -> list[Service]:
+        """Those of the loaded models."""
+        return [seat.service for seat in self.seats if seat.service is not None]
+
+    @property
+    def latest(self) -> Seat | None:
+        """The loaded model that is used or was used last."""
+        loaded = [seat for seat in self.seats if seat.service is not None]
+        return max(loaded, key=lambda seat: (seat.users > 0, seat.last_used), default=None)
+
+    @property
+    def loading(self) -> list[str]:
+        """The names of the models that load or wait to be loaded."""
+        return [seat.model.name for seat in self.seats if seat.loading and not seat.loading.done()]
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a model or for their turn."""
+        for_models = sum(seat.users for seat in self.seats if seat.service is None)
+        return for_models + sum(service.worker.queue_depth for service in self.services)
+
+    def models(self) -> tuple[LocalModel, ...]:
+        """All models that a request may name, as they are on the disk now."""
+        known = {(model.name, model.folder): model for model in self._known}
+        found = {model.name: model for model in self._first}
+        for model in self._others():
+            found.setdefault(model.name, known.get((model.name, model.folder), model))
+        self._known = tuple(found.values())
+        return self._known
+
+    def names_of(self, model: LocalModel) -> tuple[str, ...]:
+        """The names of a model for clients, of which answers have the first: its aliases, or else
+        its own."""
+        own = [
+            alias
+            for alias, _, name in (word.partition("=") for word in self.settings.aliases)
+            if (matches([model], name) if name else model is self._first[0])
+        ]
+        return tuple(own) or (model.name,)
+
+    def find(self, asked: str) -> LocalModel:
+        """The model that a request names; the first one if it names none.
+
+        Raises:
+            NotFoundError: if there is no such model, or the name may mean several.
+        """
+        if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
+            return self._first[0]
+        found: list[LocalModel] = []
+        for wanted in (asked, asked.removesuffix(_TAG)):
+            named = [model for model in self._known if wanted in self.names_of(model)]
+            found = named[:1] or matches(self._known, wanted)
+            if len(found) == 1:
+                return found[0]
+        several = " or ".join(model.name for model in found)
+        why = f"it may be {several}." if found else self._offered(asked)
+        raise NotFoundError(f"model '{asked}' not found: {why}", "model", quotes=True)
+
+    def find_on_disk(self, asked: str) -> LocalModel:
+        """The same, after a look at the disk if the name is not known; that takes a while."""
+        with suppress(NotFoundError):
+            return self.find(asked)
+        self.models()
+        return self.find(asked)
+
+    def _offered(self, asked: str) -> str:
+        names = [name for model in self._known for name in self.names_of(model)]
+        ends = {name.rpartition("/")[2]: name for name in names}
+        near = [ends[end] for end in get_close_matches(asked.rpartition("/")[2], ends, cutoff=0.5)]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        meant = f"; did you mean {' or '.join(near)}?" if near else "."
+        return f"this server has {', '.join(names[:_MOST_NAMED])}{more}{meant}"
+
+    def start(self) -> "asyncio.Future[list[Service]]":
+        """Begins to load the first models, all that were named; the result raises why one cannot
+        be loaded."""
+        self._watching = asyncio.ensure_future(self._watch())
+        seats = [self._seat_of(model) for model in self._first]
+        return asyncio.gather(*(seat.loading for seat in seats if seat.loading))
+
+    @asynccontextmanager
+    async def using(self, asked: str, keep_s: float | None = None) -> AsyncIterator[Seat]:
+        """The seat of a model, which is loaded or will be: await `loaded` before its service is
+        used. It stays until the block ends, and then for `keep_s` seconds.
+
+        Raises:
+            NotFoundError: if there is no such model.
+            UnavailableError: if the server is stopping.
+            QueueFullError: if too many requests wait already.
+        """
+        try:
+            model = self.find(asked)
+        except NotFoundError:
+            model = await self._in_thread(partial(self.find_on_disk, asked))
+        seat = self._seat_of(model)
+        if seat.service is None and self.waiting >= self.settings.queue:
+            raise QueueFullError
+        seat.users += 1
+        if keep_s is not None:
+            seat.keep_s = keep_s
+        try:
+            yield seat
+        finally:
+            seat.users -= 1
+            seat.last_used = monotonic()
+            if not seat.users:
+                seat.free.set()
+                self._unload_expired()
+
+    def stop(self) -> None:
+        """Ends all jobs and accepts no more."""
+        self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
+        for seat in self.seats:
+            if seat.loading is not None:
+                seat.loading.cancel()
+        for service in self.services:
+            service.stop()
+
+    def close(self, timeout: float) -> None:
+        """Ends the threads of all models; waits for each of them at most this many seconds."""
+        for seat in self.seats:
+            if seat.worker is not None:
+                seat.worker.close(timeout)
+        self._threads.submit(release_thread)
+        self._threads.shutdown()
+
+    async def unload(self, seat: Seat) -> None:
+        """Unloads a model once it is loaded and its requests have ended; new ones wait until it is
+        loaded again."""
+        await asyncio.shield(self._begin_to_unload(seat))
+
+    def _begin_to_unload(self, seat: Seat) -> "asyncio.Task[None]":
+        if seat.leaving is None:
+            seat.leaving = asyncio.ensure_future(self._unload(seat))
+        return seat.leaving
+
+    def _idle(self) -> list[Seat]:
+        """The models that may leave now, the one that was used longest ago first."""
+        idle = [seat for seat in self.seats if seat.service and not (seat.users or seat.leaving)]
+        return sorted((one for one in idle if not one.is_pinned), key=lambda one: one.last_used)
+
+    def _seat_of(self, model: LocalModel) -> Seat:
+        if self._is_stopping:
+            raise UnavailableError(SHUTTING_DOWN)
+        for seat in self.seats:
+            if seat.model is model and seat.leaving is None:
+                return seat
+        estimate = model.nbytes + model.cache_bytes(USUAL_TOKENS)
+        nbytes = self._sizes.get(model, estimate)
+        seat = Seat(model, nbytes, self.settings.keep_alive)
+        self.seats.append(seat)
+        seat.loading = asyncio.ensure_future(self._load(seat))
+        seat.loading.add_done_callback(_note_error)
+        return seat
+
+    async def _load(self, seat: Seat) -> Service:
+        model = seat.model
+        try:
+            async with self._one_at_a_time:
+                await self._make_room(seat)
+                logger.info("loading %s", model.name)
+                begun, spare = monotonic(), int(min(self._spare - seat.nbytes, 1 << 62))
+                seat.worker = EngineWorker(
+                    lambda: self._load_engine(model, spare),
+                    queue_limit=self.settings.queue,
+                    parallel=self.settings.parallel,
+                    turns=self._turns,
+                )
+                engine = await asyncio.wrap_future(seat.worker.loading)
+        except Exception as error:
+            self.seats.remove(seat)
+            if seat.worker is not None:
+                logger.warning("%s did not load: %s", model.name, error)
+                seat.worker.close()  # its thread has nothing to do any more
+            raise
+        self.loads += 1
+        seat.nbytes = self._sizes[model] = _bytes_of(engine)
+        names = self.names_of(model)
+        seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
+        logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
+        seat.last_used = monotonic()
+        if self._spare < 0 and (idle := self._idle()):  # it takes more than its files
+            self._begin_to_unload(idle[0])
+        return seat.service
+
+    @property
+    def _spare(self) -> float:
+        """Bytes that no model takes."""
+        assert self._memory is not None, "it is found before a model is loaded"
+        return self._memory - sum(seat.nbytes for seat in self.seats if seat.worker or seat.leaving)
+
+    async def _make_room(self, seat: Seat) -> None:
+        """Unloads others until there is memory for a model."""
+        if self._memory is None:
+            self._memory = await self._in_thread(self._find_memory)
+        name, needed = seat.model.name, in_gigabytes(seat.nbytes)
+        if seat.nbytes > self._memory:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"{name} needs {needed} for its weights and a usual cache, and there are "
+                f"{in_gigabytes(self._memory)} for models: take one with fewer weights or bits, "
+                "or see --memory.",
+            )
+        while (lacking := seat.nbytes - self._spare) > 0:
+            leaving = [one for one in self.seats if one.leaving]
+            staying = [one for one in self.seats if one.service and not one.leaving]
+            may_go = [one for one in staying if not one.is_pinned]
+            if sum(one.nbytes for one in (*leaving, *may_go)) < lacking:
+                pinned = " and ".join(one.model.name for one in staying if one.is_pinned)
+                raise ApiError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"{name} needs {needed}, and {pinned}, which a keep_alive of -1 keeps "
+                    "loaded, would have to go: send it a request with a keep_alive of 0.",
+                    "unavailable_error",
+                    headers=RETRY,
+                )
+            order = sorted(may_go, key=lambda one: (one.users > 0, one.last_used))
+            await self.unload((leaving or order)[0])
+
+    async def _unload(self, seat: Seat) -> None:
+        if seat.loading is not None:
+            await asyncio.wait((seat.loading,))
+        while seat.users:
+            seat.free.clear()
+            await seat.free.wait()
+        worker, seat.worker, seat.service, seat.loading = seat.worker, None, None, None
+        if worker is not None:
+            await self._in_thread(worker.close)
+        del worker  # the engine goes with it
+        await self._in_thread(_give_back)
+        if seat in self.seats:  # not if it did not load
+            self.seats.remove(seat)
+        self.unloads += 1
+        logger.info("unloaded %s", seat.model.name)
+
+    def _unload_expired(self) -> None:
+        for seat in self._idle():
+            if seat.left_s <= 0:
+                self._begin_to_unload(seat)
+
+    async def _watch(self) -> None:
+        """Unloads models whose time is over, and gives memory back before the machine swaps: first
+        the caches of earlier requests, and if that is not enough, idle models."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._unload_expired()
+            if not await self._in_thread(self._is_short):
+                continue
+            held = [
+                service
+                for service in self.services
+                if any(slot.nbytes and not slot.busy for slot in service.engine.slots)
+            ]
+            if held:
+                logger.warning("memory is short: the caches of earlier requests are emptied")
+                for service in held:
+                    with suppress(AkunuError):  # its queue is full, or it is closed
+                        await asyncio.wrap_future(service.worker.submit(_empty_caches))
+            elif idle := self._idle():
+                logger.warning("memory is short: %s is unloaded", idle[0].model.name)
+                await self.unload(idle[0])
+
+    async def _in_thread(self, task: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, task)
+
+
+def _note_error(loading: "asyncio.Task[Service]") -> None:
+    if not loading.cancelled():
+        loading.exception()  # or asyncio reports it if nobody waits for it any more
+
+
+def _bytes_of(engine: "Engine") -> int:
+    """What the weights of a model, its head and a usual cache take in memory."""
+    model = engine.model
+    head = 0 if model.head is None else model.head.parameter_bytes
+    return round(model.parameter_bytes + head + model.cache_bytes(USUAL_TOKENS))
+
+
+def _empty_caches(engine: "Engine") -> None:
+    engine.free_caches()
+    give_back_memory()
+
+
+def _give_back() -> None:
+    gc.collect()  # parts of an engine know one another
+    give_back_memory()

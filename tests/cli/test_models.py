@@ -1,0 +1,149 @@
+"""`pull`, `list`, `show`, `rm` and `ps`, on a hub of this machine and in a cache of its own."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import ollama
+import pytest
+from huggingface_hub import constants
+
+import akunu_py
+from akunu_py.__main__ import main
+from akunu_py.errors import ModelLoadError
+from akunu_py.model.files import find_model
+from akunu_py.model.library import LocalModel, local_models
+from akunu_py.server.pool import Pool
+from akunu_py.server.settings import ServerSettings
+from tests.hub import serve_hub
+from tests.server.live import serve_pool
+from tests.tiny_model import write_tiny_model
+
+NAME = "somebody/tiny-llama"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The empty cache of the hub's library, while a hub serves one model."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (gguf := tmp_path / "gguf").mkdir()
+    (gguf / "config.json").write_text("{}")
+    with serve_hub({NAME: tiny_model_dir, "somebody/gguf": gguf}) as url:
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(
+            constants,
+            "HUGGINGFACE_CO_URL_TEMPLATE",
+            url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        yield cache
+
+
+def test_a_model_is_pulled_listed_shown_and_removed(
+    hub: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", NAME]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{NAME}: 1.4 MB, of which 1.4 MB are to be fetched; its weights fit")
+    assert main(["pull", NAME]) == 0
+    assert "of which 0.0 MB are to be fetched" in capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    found = {model["name"]: model for model in json.loads(capsys.readouterr().out)}
+    assert list(found) == ["ember", NAME]
+    assert found["ember"]["has_head"]
+    assert (found["ember"]["bits"], found["ember"]["kind"]) == (8, "chat")
+    assert (found[NAME]["parameters"], found[NAME]["fits"]) == (336_512, True)
+    assert main(["list"]) == 0
+    assert f"\n{NAME}  1.3 MB   337K     float32" in capsys.readouterr().out
+    assert main(["show", "tiny-llama"]) == 0
+    assert "context       1024" in capsys.readouterr().out
+    assert main(["rm", "tiny-llama"]) == 2, "nobody can answer whether it may be deleted"
+    assert main(["rm", "tiny-llama", "--yes"]) == 0
+    assert not list(hub.glob("models--*"))
+
+
+def test_what_a_user_did_not_pull_is_not_removed(
+    hub: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ("--models-dir", str(tiny_model_dir.parent))
+    for words in (("ember",), ("tiny", *folder), ("nothing",)):
+        assert main(["rm", "--yes", *words]) == 2
+    said = capsys.readouterr().err
+    assert "comes with the program" in said
+    assert "a folder of yours" in said
+    assert "nothing is not here" in said
+    assert (tiny_model_dir / "config.json").exists()
+    assert hub.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("somebody/missing", "neither a folder nor a model on the hub"),
+        ("somebody/gguf", "GGUF"),
+        ("tiny", "not a name on the hub"),
+    ],
+)
+def test_what_cannot_be_pulled_is_refused(
+    hub: Path, name: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", name]) == 2
+    assert why in capsys.readouterr().err
+    assert not list(hub.glob("models--*/snapshots"))
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_model_that_is_here_needs_no_network(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", NAME]) == 0
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asks"))
+    assert find_model(NAME) == find_model(NAME, weights=False)
+    assert main(["pull", NAME]) == 2
+    assert "could not be fetched" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_incomplete_model_is_listed_and_not_offered(tmp_path: Path) -> None:
+    main(["pull", NAME])
+    weights = find_model(NAME) / "model.safetensors"
+    assert NAME in [model.name for model in local_models()]
+    weights.unlink()
+    assert NAME not in [model.name for model in local_models()]
+    strange = write_tiny_model(tmp_path / "strange" / "one")
+    config = json.loads((strange / "config.json").read_text()) | {"model_type": "unheard-of"}
+    (strange / "config.json").write_text(json.dumps(config))
+    assert "no architecture unheard-of" in str(LocalModel("one", strange).why_not)
+    assert "one" not in [model.name for model in local_models([strange.parent])]
+    with pytest.raises(ModelLoadError):
+        akunu_py.load(str(strange))
+
+
+def test_ollamas_library_pulls_lists_runs_and_deletes(
+    hub: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = LocalModel("first", tiny_model_dir)
+    pool = Pool(
+        lambda model, _: akunu_py.load(model.asked), ServerSettings(), [first], others=local_models
+    )
+    with serve_pool(pool) as server, ollama.Client(server.url) as client:
+        told = list(client.pull(NAME, stream=True))
+        assert (told[0].status, told[-1].status) == ("pulling manifest", "success")
+        assert told[-2].completed == told[-2].total > 1_000_000
+        assert f"{NAME}:latest" in [model.model for model in client.list().models]
+        answer = client.generate("tiny-llama", "hello", options={"num_predict": 3})
+        assert (answer.model, answer.eval_count) == (f"{NAME}:latest", 3)
+        assert [model.model for model in client.ps().models] == ["first:latest", f"{NAME}:latest"]
+        assert main(["ps", "--url", server.url]) == 0
+        assert f"\n{NAME}  3." in capsys.readouterr().out
+        client.delete(NAME)
+        assert [model.model for model in client.ps().models] == ["first:latest"]
+        assert not list(hub.glob("models--*"))
+        with pytest.raises(ollama.ResponseError, match="not found"):
+            client.generate(NAME, "hello")
+        with pytest.raises(ollama.ResponseError, match="comes with the program"):
+            client.delete("ember")
+    assert main(["ps", "--url", server.url]) == 2

@@ -1,0 +1,308 @@
+"""Several models in one server: names, room, unloading, and what clients are told meanwhile."""
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Event as Flag
+from typing import Any
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+from akunu_py.errors import AkunuError, ModelLoadError
+from akunu_py.model.library import LocalModel
+from akunu_py.server import app
+from akunu_py.server import pool as pools
+from akunu_py.server.pool import Pool
+from akunu_py.server.settings import Defaults, ServerSettings
+from tests.server.live import LiveServer, parse_events, serve_pool
+from tests.tiny_model import write_tiny_model
+
+NAMES = ("large-coder", "small-coder", "talker")
+GREEDY = {"temperature": 0, "max_tokens": 6}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[LocalModel]:
+    """Three models that answer differently, of the same size."""
+    place = tmp_path_factory.mktemp("models")
+    found = []
+    for seed, name in enumerate(NAMES):
+        folder = write_tiny_model(place / name, seed=seed)
+        found.append(LocalModel(f"somebody/{name}" if seed else name, folder))
+    return found
+
+
+def load(model: LocalModel, _: int = 0) -> Engine:
+    return akunu_py.load(str(model.folder))
+
+
+@pytest.fixture(scope="module")
+def taken(models: list[LocalModel]) -> float:
+    """The bytes of one of them and of a usual cache."""
+    model = load(models[0]).model
+    return model.parameter_bytes + model.cache_bytes(2048)
+
+
+Serve = Callable[..., AbstractContextManager[LiveServer]]
+
+
+@pytest.fixture
+def serving(models: list[LocalModel], taken: float) -> Serve:
+    """Serves the first model, and offers the others; there is room for `room` of them."""
+
+    def serve(
+        *, room: float = 3.5, loader: Any = load, **settings: Any
+    ) -> AbstractContextManager[LiveServer]:
+        given = ServerSettings(**settings)
+        pool = Pool(
+            loader, given, models[:1], others=lambda: models[1:], memory=lambda: room * taken
+        )
+        return serve_pool(pool)
+
+    return serve
+
+
+@pytest.fixture
+def all_models(serving: Serve) -> Iterator[LiveServer]:
+    with serving(aliases=("quick=small-coder",)) as server:
+        yield server
+
+
+def complete(server: LiveServer, model: str | None, **fields: Any) -> Any:
+    body = {"prompt": "def f(", **GREEDY, **({} if model is None else {"model": model})}
+    return server.post("/v1/completions", body | fields)
+
+
+def loaded(server: LiveServer) -> list[str]:
+    return [model["name"] for model in server.get("/api/ps").json()["models"]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answers"),
+    [
+        (None, "large-coder"),
+        ("", "large-coder"),
+        ("default", "large-coder"),
+        ("large-coder", "large-coder"),
+        ("somebody/talker", "somebody/talker"),
+        ("talker", "somebody/talker"),
+        ("Talker:latest", "somebody/talker"),
+        ("quick", "quick"),
+        ("small-coder", "quick"),
+    ],
+)
+def test_a_request_names_its_model(all_models: LiveServer, asked: str | None, answers: str) -> None:
+    assert complete(all_models, asked).json()["model"] == answers
+
+
+def test_models_answer_as_they_do_alone(all_models: LiveServer, models: list[LocalModel]) -> None:
+    for model in models:
+        engine = load(model)
+        own = engine.generate("def f(", akunu_py.Options(max_tokens=6, drafter="none")).text
+        assert complete(all_models, model.name).json()["choices"][0]["text"] == own
+
+
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/v1/completions", lambda it: (it["error"]["message"], it["error"]["code"])),
+        ("/completion", lambda it: (it["error"]["message"], it["error"]["code"])),
+        ("/v1/messages", lambda it: (it["error"]["message"], it["error"]["type"])),
+        ("/api/chat", lambda it: (it["error"], None)),
+    ],
+)
+def test_an_unknown_model_is_not_found_in_each_contract(
+    all_models: LiveServer, path: str, read: Callable[[Any], tuple[str, Any]]
+) -> None:
+    answer = all_models.post(path, {"model": "smal-coder", "prompt": "a", "messages": []})
+    message, code = read(answer.json())
+    assert answer.status_code == 404
+    assert message.startswith("model 'smal-coder' not found: this server has large-coder, quick")
+    assert "did you mean quick" in message or "did you mean large-coder" in message
+    assert code in ("model_not_found", 404, "not_found_error", None)
+    assert loaded(all_models) == ["large-coder:latest"]
+
+
+def test_a_name_of_several_models_is_refused(models: list[LocalModel]) -> None:
+    twin = LocalModel("else/talker", models[2].folder)
+    pool = Pool(load, ServerSettings(), models, others=lambda: [twin])
+    with pytest.raises(AkunuError, match="not found"):
+        pool.find("else/talker")
+    assert pool.find_on_disk("else/talker") is twin
+    with pytest.raises(AkunuError, match="may be somebody/talker or else/talker"):
+        pool.find("talker")
+
+
+def test_every_contract_lists_all_models(all_models: LiveServer) -> None:
+    names = ["large-coder", "quick", "somebody/talker"]
+    listed = all_models.get("/v1/models").json()
+    assert [model["id"] for model in listed["data"]] == names
+    assert (listed["first_id"], listed["last_id"], listed["has_more"]) == (*names[::2], False)
+    assert {model["type"] for model in listed["data"]} == {"model"}
+    tags = all_models.get("/api/tags").json()["models"]
+    assert [model["name"] for model in tags] == [f"{name}:latest" for name in names]
+    states = all_models.get("/api/v0/models").json()["data"]
+    assert [model["state"] for model in states] == ["loaded", "not-loaded", "not-loaded"]
+    assert all_models.get("/api/v0/models/talker").json()["publisher"] == "somebody"
+    shown = all_models.ask("/api/show", {"model": "talker"})
+    assert shown["capabilities"] == ["completion", "insert"]
+    assert loaded(all_models) == ["large-coder:latest"], "asking about a model does not load it"
+
+
+def test_the_model_used_longest_ago_leaves_for_another(serving: Serve) -> None:
+    with serving(room=2.2) as server:
+        for name in ("talker", "small-coder", "talker", "large-coder"):
+            assert complete(server, name).status_code == 200
+        assert sorted(loaded(server)) == ["large-coder:latest", "somebody/talker:latest"]
+        assert (server.pool.loads, server.pool.unloads) == (4, 2)
+
+
+def test_traffic_on_three_models_with_room_for_two(serving: Serve) -> None:
+    """None is lost, and each answer is that of its model."""
+    with serving(room=3.5) as server:
+        expected = {name: complete(server, name).json()["choices"] for name in NAMES}
+    assert len({json.dumps(choices) for choices in expected.values()}) == len(NAMES)
+    with serving(room=2.2) as server, ThreadPoolExecutor(6) as clients:
+
+        def ask(number: int) -> bool:
+            name = NAMES[(number // 5 + number % 2) % 3]
+            most = sum(seat.service is not None for seat in server.pool.seats) <= 2
+            return most and complete(server, name).json().get("choices") == expected[name]
+
+        assert all(clients.map(ask, range(60)))
+        assert server.pool.unloads >= server.pool.loads - 2 > 0
+
+
+def test_a_model_leaves_when_its_time_is_over(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_S", 0.01)
+    with serving(keep_alive=math.inf) as server:
+        body = {"model": "talker", "prompt": "a", "stream": False, "options": {"num_predict": 2}}
+        server.ask("/api/generate", body | {"keep_alive": "1h"})
+        running = {it["name"]: it["expires_at"] for it in server.get("/api/ps").json()["models"]}
+        assert running["large-coder:latest"].startswith("9999")
+        assert not running["somebody/talker:latest"].startswith("9999")
+        said = server.ask("/api/generate", {"model": "talker", "keep_alive": 0})
+        assert said["done_reason"] == "unload"
+        while len(server.pool.seats) > 1:
+            pass
+        assert loaded(server) == ["large-coder:latest"]
+        body["keep_alive"] = "1ms"
+        server.ask("/api/generate", body)
+        server.log.wait_for("unloaded somebody/talker")
+        refused = server.post("/api/generate", {"model": "talker", "keep_alive": "soon"})
+        assert "`keep_alive`" in refused.json()["error"]
+
+
+def test_what_does_not_fit_says_what_would_have_to_go(serving: Serve) -> None:
+    with serving(room=1.2, keep_alive=math.inf) as server:
+        refused = complete(server, "talker")
+        assert refused.status_code == 503
+        assert "large-coder, which a keep_alive of -1 keeps loaded" in refused.text
+        assert complete(server, "large-coder", keep_alive="10m").status_code == 200
+        assert complete(server, "talker").status_code == 200
+        assert loaded(server) == ["somebody/talker:latest"]
+
+
+def test_a_model_larger_than_the_memory_is_refused(
+    models: list[LocalModel], tmp_path: Path, taken: float
+) -> None:
+    huge = LocalModel("huge", write_tiny_model(tmp_path / "huge", intermediate_size=4096))
+    room = taken * 1.1
+    with serve_pool(
+        Pool(load, ServerSettings(), models[:1], others=lambda: [huge], memory=lambda: room)
+    ) as server:
+        refused = complete(server, "huge")
+        assert (refused.status_code, "for its weights" in refused.text) == (400, True)
+        assert loaded(server) == ["large-coder:latest"], "nothing has to go for it"
+
+
+class Gate:
+    """Loads models, all but the first when it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = Flag(), Flag()
+
+    def __call__(self, model: LocalModel, _: int) -> Engine:
+        if model.name != NAMES[0]:
+            self.reached.set()
+            self.open.wait()
+        return load(model)
+
+
+def test_others_are_answered_while_a_model_loads(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ERRORS_COME_S", "SILENCE_S"):
+        monkeypatch.setattr(app, name, 0.01)
+    gate = Gate()
+    with serving(loader=gate) as server, ThreadPoolExecutor(2) as clients:
+        streamed = clients.submit(complete, server, "talker", stream=True)
+        wrong = clients.submit(complete, server, "talker", stream=True, top_p=2)
+        assert gate.reached.wait()
+        assert complete(server, "large-coder").status_code == 200
+        assert server.get("/health").json() == {"status": "ok", "loading": ["somebody/talker"]}
+        while not any(seat.users == 2 for seat in server.pool.seats):
+            pass
+        gate.open.set()
+        assert b": loading somebody/talker\n\n" in streamed.result().content
+        *_, done = parse_events(streamed.result().text)
+        assert done == "[DONE]"
+        (error,) = parse_events(wrong.result().text)
+        assert (wrong.result().status_code, error["error"]["param"]) == (200, "top_p")
+
+
+def test_a_model_that_does_not_load_says_why_and_is_tried_again(
+    models: list[LocalModel], serving: Serve
+) -> None:
+    failures = [ModelLoadError(f"{models[2].folder} is damaged.")]
+
+    def failing(model: LocalModel, _: int) -> Engine:
+        if model is models[2] and failures:
+            raise failures.pop()
+        return load(model)
+
+    with serving(loader=failing) as server:
+        refused = complete(server, "talker")
+        assert (refused.status_code, "somebody/talker is damaged" in refused.text) == (500, True)
+        assert complete(server, "talker").status_code == 200
+
+
+def test_a_models_own_sampling_is_below_the_operators_and_the_requests(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "own")
+    settings = {"temperature": 0.6, "top_k": 20, "top_p": "wrong", "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    given = ServerSettings(defaults=Defaults(top_k=7), keep_alive=math.inf)
+    with serve_pool(Pool(load, given, [LocalModel("own", folder)])) as server:
+        found = server.get("/props").json()["default_generation_settings"]["params"]
+        assert (found["temperature"], found["top_k"], found["top_p"]) == (0.6, 7, 0.95)
+        asked = server.ask("/completion", {"prompt": "a", "n_predict": 1, "temperature": 0.1})
+        assert asked["generation_settings"]["temperature"] == 0.1
+        assert "temperature 0.6" in server.ask("/api/show", {"model": "own"})["parameters"]
+
+
+def test_caches_and_then_idle_models_go_before_the_machine_swaps(
+    models: list[LocalModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_S", 0.01)
+    short = Flag()
+    pool = Pool(
+        load, ServerSettings(), models[:1], others=lambda: models[1:], is_short=short.is_set
+    )
+    with serve_pool(pool) as server:
+        assert complete(server, "large-coder", keep_alive=-1).status_code == 200
+        assert complete(server, "talker").status_code == 200
+        assert all(any(slot.nbytes for slot in one.engine.slots) for one in pool.services)
+        short.set()
+        server.log.wait_for("memory is short: the caches of earlier requests are emptied")
+        server.log.wait_for("memory is short: somebody/talker is unloaded")
+        while len(pool.seats) > 1:
+            pass
+        assert not any(slot.nbytes for slot in server.service.engine.slots)
+        assert complete(server, "large-coder").status_code == 200, "it is to stay, and does"

@@ -1,0 +1,85 @@
+"""Turns: the steps of several engines, one at a time and the most urgent first."""
+
+from collections.abc import Callable
+from random import Random
+from threading import Thread
+
+from akunu_py.machine.turns import Rank, Turns
+
+CHAT, URGENT = (0, True, 3), (0, False, 1)
+
+
+class Steps:
+    """Threads that wait for a turn, begun one after another while the turn is taken."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self.order: list[str] = []
+        self._threads: list[Thread] = []
+
+    def wait(self, name: str, rank: Callable[[], Rank], times: int = 1) -> None:
+        def take() -> None:
+            for _ in range(times):
+                with self.turns.turn(rank):
+                    self.order.append(name)
+
+        before = self.turns.waiting
+        self._threads.append(Thread(target=take))
+        self._threads[-1].start()
+        while self.turns.waiting == before and self._threads[-1].is_alive():
+            pass
+
+    def join(self) -> list[str]:
+        for thread in self._threads:
+            thread.join()
+        return self.order
+
+
+def test_the_most_urgent_goes_first_and_equal_ones_as_they_came() -> None:
+    steps = Steps()
+    with steps.turns.turn(lambda: CHAT):
+        for name in ("a", "b"):
+            steps.wait(name, lambda: CHAT)
+        steps.wait("typed", lambda: URGENT)
+        steps.wait("c", lambda: CHAT)
+        assert steps.turns.contended
+    assert steps.join() == ["typed", "a", "b", "c"]
+    assert not steps.turns.contended
+
+
+def test_a_step_that_becomes_urgent_while_it_waits_goes_first() -> None:
+    steps, ranks = Steps(), {"late": CHAT}
+    with steps.turns.turn(lambda: CHAT):
+        steps.wait("chat", lambda: CHAT)
+        steps.wait("late", lambda: ranks["late"])
+        ranks["late"] = URGENT
+    assert steps.join() == ["late", "chat"]
+
+
+def test_ranks_that_change_all_the_time_stop_nobody() -> None:
+    """Each one is asked for its rank by others, and says something else each time."""
+    steps, draw = Steps(), Random(0)
+    with steps.turns.turn(lambda: CHAT):
+        for name in "abcd":
+            steps.wait(name, lambda: (draw.randrange(9), True, 0), times=200)
+    assert sorted(steps.join()) == sorted("abcd" * 200)
+
+
+def test_nobody_is_passed_for_ever() -> None:
+    steps = Steps()
+    with steps.turns.turn(lambda: CHAT):
+        steps.wait("chat", lambda: CHAT)
+        for name in ("x", "y"):
+            steps.wait(name, lambda: URGENT, times=20)
+    assert steps.join().index("chat") == 8
+
+
+def test_a_turn_ends_with_an_error() -> None:
+    steps = Steps()
+    try:
+        with steps.turns.turn(lambda: CHAT):
+            raise ValueError
+    except ValueError:
+        pass
+    steps.wait("next", lambda: CHAT)
+    assert steps.join() == ["next"]
