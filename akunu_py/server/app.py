@@ -15,7 +15,16 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from akunu_py.errors import AkunuError
-from akunu_py.server import anthropic, llama, monitor, ollama, openai, openai_chat, responses
+from akunu_py.server import (
+    anthropic,
+    llama,
+    monitor,
+    ollama,
+    openai,
+    openai_chat,
+    pages,
+    responses,
+)
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import GRAMMAR_FIELDS
 from akunu_py.server.errors import ApiError, NotFoundError
@@ -42,13 +51,15 @@ class Contract:
     prefix: str = ""
 
 
+_PAGES: Final = (*pages.ENDPOINTS, monitor.STATUS)
+
 CONTRACTS: Final = (
     Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages"),
     Contract(
         (*openai_chat.ENDPOINTS, *responses.ENDPOINTS, *openai.ENDPOINTS), openai.error_body, "/v1/"
     ),
     Contract(ollama.ENDPOINTS, ollama.error_body, "/api/"),
-    Contract((*llama.ENDPOINTS, *monitor.ENDPOINTS, *monitor.PAGE), llama.error_body),
+    Contract((*llama.ENDPOINTS, *monitor.ENDPOINTS, *_PAGES), llama.error_body),
 )
 """The first contract that serves a path, or else has a prefix of it, reports its errors."""
 
@@ -64,7 +75,7 @@ def create_app(service: Service) -> ASGIApp:
         else endpoint
         for contract in CONTRACTS
         for endpoint in contract.endpoints
-        if not (endpoint in monitor.PAGE and "page" in settings.disabled)
+        if not (endpoint in _PAGES and "page" in settings.disabled)
     ]
     for endpoint in endpoints:
         path = paths.setdefault(endpoint.path, _Path(service, threads))

@@ -304,12 +304,16 @@ def logprob_entries(
 
 def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
     """How long the prompt and the completion took, in llama-server's words. Cached prompt tokens do
-    not count; `done` is how many tokens of the prompt are done, if not all of them."""
+    not count; `done` is how many tokens of the prompt are done, if not all of them. Our own are
+    `forward_n`, `drafts`, and `speedup` over no drafts, where that is known."""
     prompt = stats.prompt_tokens if done is None else done
     computed = max(prompt - stats.cached_tokens, 0)
     found: dict[str, Any] = {"cache_n": stats.cached_tokens}
     found |= _rates("prompt", computed, stats.prefill_s if computed or done is None else 0.0)
     found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
+    found["forward_n"] = stats.target_forwards
+    if stats.speedup is not None:
+        found["speedup"] = round(stats.speedup, 3)
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
         found["drafts"] = stats.drafts
