@@ -23,9 +23,9 @@ from tempfile import TemporaryDirectory
 import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread
-from akunu_py.cli.edit import new_edit, request_for
+from akunu_py.cli.edit import new_edit
 from akunu_py.cli.loading import measure_costs_with_bar
-from akunu_py.edits.edit import Edit, Question, Wanted
+from akunu_py.edits.edit import Edit, Question, Wanted, request_for
 from akunu_py.edits.parts import Part, splice
 from akunu_py.edits.reading import FORMATS, WHOLE
 from akunu_py.edits.text_file import TextFile
@@ -66,7 +66,7 @@ def edited(
 
     def ask(question: Question) -> Generator[Event, None, None]:
         engine.reset()
-        prompt, asked = request_for(engine, question, options)
+        prompt, asked = request_for(engine.tokenizer, question, options)
         if own:
             return engine.stream(prompt, asked)
         end = sorted(engine.tokenizer.end_tokens)[0]

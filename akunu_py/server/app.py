@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from akunu_py.errors import AkunuError
 from akunu_py.server import (
     anthropic,
+    edits,
     llama,
     monitor,
     ollama,
@@ -56,7 +57,14 @@ _PAGES: Final = (*pages.ENDPOINTS, monitor.STATUS)
 CONTRACTS: Final = (
     Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages"),
     Contract(
-        (*openai_chat.ENDPOINTS, *responses.ENDPOINTS, *openai.ENDPOINTS), openai.error_body, "/v1/"
+        (
+            *openai_chat.ENDPOINTS,
+            *responses.ENDPOINTS,
+            *openai.ENDPOINTS,
+            *edits.ENDPOINTS,
+        ),
+        openai.error_body,
+        "/v1/",
     ),
     Contract(ollama.ENDPOINTS, ollama.error_body, "/api/"),
     Contract((*llama.ENDPOINTS, *monitor.ENDPOINTS, *_PAGES), llama.error_body),

@@ -40,7 +40,7 @@ from akunu_py.server.wire import (
 from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 
-_DONE: Final = b"data: [DONE]\n\n"
+DONE: Final = b"data: [DONE]\n\n"
 _STARTED: Final = int(time())
 _CODES: Final = {
     "exceed_context_size_error": "context_length_exceeded",
@@ -131,7 +131,7 @@ class _Reply(Reply):
         choice = self._choices[index]
         self._done[index] = stats
         is_last = len(self._done) == len(self._choices)
-        figures = _figures(self._done, self._per_prompt) | self.verbose
+        figures = figures_of(self._done, self._per_prompt) | self.verbose
         extra = figures if is_last and not self._reports_usage else {}
         if not choice.ends_with_usage:
             extra = {name: value for name, value in extra.items() if name != "usage"}
@@ -139,14 +139,14 @@ class _Reply(Reply):
         if is_last and self._reports_usage:
             yield sse(self._head | {"choices": []} | figures)
         if is_last:
-            yield _DONE
+            yield DONE
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         made = []
         for index, completion in enumerate(completions):
             made.append(self._choices[index].whole(completion))
             self._done[index] = completion.stats
-        figures = _figures(self._done, self._per_prompt)
+        figures = figures_of(self._done, self._per_prompt)
         return self._head | {"choices": made} | figures | self.verbose
 
     def report(self, error: ApiError) -> bytes:
@@ -159,7 +159,7 @@ def _pieces(event: Event) -> list[dict[str, str]]:
     return [{"text": text, "drafted": drafted} for text, drafted in words if text]
 
 
-def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
+def figures_of(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
     """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics of
     each, by its index. A prompt counts once, however many choices it has. All draft tokens count as
     predicted ones."""

@@ -128,7 +128,9 @@ class JSONAnswer(Answer):
 
 class Reply(Protocol):
     """Writes the answers to the jobs of one request, in the form of a contract; the index says
-    which of them."""
+    which of them. One that `is_slow` takes its time for the ends of answers."""
+
+    is_slow: bool = False
 
     def begin(self, stats: Stats) -> Iterable[bytes]:
         """The chunks before those of events; of the first job, what is known so far."""
@@ -192,7 +194,8 @@ class JobAnswer(Response):
             def write() -> Response:
                 return JSONAnswer(self._reply.whole(completions), headers=self._warning)
 
-            is_long = self._jobs[0].options.logprobs is not None  # perhaps those of a long prompt
+            # Log-probabilities are perhaps those of a long prompt.
+            is_long = self._jobs[0].options.logprobs is not None or self._reply.is_slow
             answer = await asyncio.to_thread(write) if is_long else write()
             await answer(scope, receive, send)
 
@@ -202,7 +205,8 @@ class JobAnswer(Response):
             async with aclosing(self._service.stream(self._jobs)) as events:
                 async for index, event in events:
                     parts = self._reply.feed(index, event)
-                    if event.prompt_logprobs is not None:
+                    ends = event.finish_reason is not None
+                    if event.prompt_logprobs is not None or (ends and self._reply.is_slow):
                         parts = await asyncio.to_thread(list, parts)
                     await chunks.send(parts)
         except Exception as error:
