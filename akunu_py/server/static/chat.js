@@ -189,7 +189,7 @@ function send() {
 function edit(index) {
   editing = index;
   $("editing").hidden = index === null;
-  write(index === null ? "" : current.messages[index].content);
+  write(current.messages[index]?.content ?? "");
 }
 function write(text) {
   $("text").value = text;
@@ -273,11 +273,8 @@ const clicks = {
   stop: () => running?.stop.abort(), menu: () => $("side").classList.toggle("shown"), close: () => clicks.settings(),
   settings: () => $("settings").setAttribute("aria-expanded", !($("drawer").hidden = !$("drawer").hidden)),
   drafts: () => show(set("drafts", !settings.drafts)),
-  theme() {
-    const { dataset } = document.documentElement;
-    localStorage.setItem(THEME, dataset.theme = { "": "dark", dark: "light", light: "" }[dataset.theme]);
-    show();
-  },
+  theme: ({ dataset } = document.documentElement) =>
+    show(localStorage.setItem(THEME, dataset.theme = { "": "dark", dark: "light", light: "" }[dataset.theme])),
 };
 const keys = { // with Alt
   KeyN: clicks.new, KeyD: clicks.drafts, KeyS: clicks.settings,
@@ -304,7 +301,7 @@ $("messages").onclick = ({ target }) => {
   else if (act) act([...$("messages").children].indexOf(target.closest("article")), target);
 };
 $("examples").onclick = ({ target }) => target.matches("button") && write(target.textContent);
-for (const [id, act] of Object.entries(clicks)) $(id).onclick = act;
+for (const [id, act] of Object.entries(clicks)) $(id).onclick = () => act();
 const submits = { ask: send, "ask-key": () => $("ask-key").close() };
 for (const [id, act] of Object.entries(submits)) $(id).onsubmit = (event) => act(event.preventDefault());
 for (const field of $("drawer").querySelectorAll("[name]")) {

@@ -16,9 +16,7 @@ const MARKS = new RegExp([
   /\]\((?:[^()\s]|\([^()\s]{0,200}\)){1,2000}(?: "[^"\n]{0,300}")?\)/, /https?:\/\/[^\s<>"'`]{1,2000}/,
 ].map((one) => one.source).join("|"), "g");
 const ELEMENTS = { "**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "del" };
-
 const settled = new WeakMap(); // where the last block of a view begins: in its text, and in its nodes
-
 /** Shows a text in `view`. Of a text that has grown, only the last block is rendered again. `runs`
  * are the lengths of its stretches, each with what drafted it; null leaves them without colour. */
 export function render(view, text, runs) {
@@ -57,7 +55,7 @@ function block(lines, i, parent, depth) {
     while (i < lines.length && QUOTE.test(lines[i])) i += 1;
     blocks(lines.slice(first, i).map((one) => one.replace(QUOTE, "")), add(parent, "blockquote"), depth + 1);
     return i;
-  } else if (isTable(lines, i)) return table(lines, i, parent);
+  } else if (line.includes("|") && isRuler(lines[i + 1] ?? "")) return table(lines, i, parent);
   else {
     do i += 1; while (i < lines.length && lines[i].trim() && !interrupts(lines[i], depth));
     inline(lines.slice(first, i).join("\n"), add(parent, "p"));
@@ -104,10 +102,7 @@ function list(lines, i, parent, depth) {
     if (!isItem || kind(lines[i]) !== name) return next;
   }
 }
-function isTable(lines, i) {
-  const ruler = lines[i + 1] ?? "";
-  return lines[i].includes("|") && ruler.includes("|") && ruler.length < LONGEST_RULER && RULER.test(ruler);
-}
+const isRuler = (line) => line.includes("|") && line.length < LONGEST_RULER && RULER.test(line);
 function table(lines, i, parent) {
   const made = add(add(parent, "div"), "table");
   made.parentNode.className = "scroll";
