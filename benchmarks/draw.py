@@ -182,11 +182,9 @@ def draw_page(model: str) -> None:
         tab.open(server.url)
         tab.wait_for("document.querySelector('#model option').textContent !== '…'")
         _say(tab, "Make this function async: def fetch(url): return get(url)")
-        for _ in range(2):  # the costs are measured after the first
-            tab.run("document.getElementById('new').click()")
-            _say(tab, QUESTION)
-            _wait_until_measured(server.url)
-        _say(tab, "Add a docstring.")
+        _wait_until_measured(server.url)
+        tab.run("document.getElementById('new').click()")
+        _say(tab, f"{RENAME} in:\n```python\n{(DOCS / FILE).read_text(encoding='utf-8')}```")
         for click, name, width, dark in (
             ("log", "page", WIDTH, False),
             ("drafts", "page-drafts", WIDTH, True),

@@ -19,7 +19,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import islice
@@ -130,6 +130,8 @@ def _changes(old: Sequence[str], new: Sequence[str], form: str) -> Iterator[str]
         yield f"<<<<<<< SEARCH\n{search}=======\n{replace}>>>>>>> REPLACE\n"
 
 
+FIXED = Options(max_tokens=None, num_draft_tokens=16)
+"""Drafts of a fixed length depend on no machine."""
 MARKS = "<|editable_region_start|>\n{}<|editable_region_end|>\n"
 ZETA = """### Instruction:
 You are a code completion assistant and your task is to analyze user edits and then rewrite an \
@@ -186,7 +188,7 @@ def as_requests(engine: Engine, pair: Pair) -> Iterator[tuple[str, list[int], Op
     for kind, update in (("/v1/edits", ""), ("/v1/apply", elided(before, after))):
         file = TextFile.of("file.py", before.encode())
         edit = new_edit(engine, file, Wanted(instruction * (not update), update=update))
-        prompt, options = request_for(engine.tokenizer, edit.questions[0], Options(max_tokens=None))
+        prompt, options = request_for(engine.tokenizer, edit.questions[0], FIXED)
         yield kind, prompt, options, right_answer(before, after, WHOLE)
     current = first_change(before, after)
     old, new = (next(iter(set(one.splitlines()) - set(other.splitlines())), "") + "\n"
@@ -198,8 +200,8 @@ def as_requests(engine: Engine, pair: Pair) -> Iterator[tuple[str, list[int], Op
         ("Zeta's next edit", zeta, MARKS.format(current), MARKS.format(after)),
     ):
         prompt = engine.tokenizer.encode(text)
-        yield kind, prompt, Options(max_tokens=None), answer
-        with_window = Options(max_tokens=None, references=(window,))
+        yield kind, prompt, FIXED, answer
+        with_window = replace(FIXED, references=(window,))
         yield f"{kind}, with `prediction`", prompt, with_window, answer
 
 
@@ -218,7 +220,10 @@ def requests_body(engine: Engine, pairs: Sequence[tuple[str, Pair]]) -> str:
         progress(turn, len(found))
     rows = [(kind, str(one.generated_tokens), f"{one.tokens_per_forward:.2f}")
             for kind, one in sums.items()]  # fmt: skip
-    said = f"{len(pairs)} edits, as requests to a server; right answers forced upon ember:"
+    said = (
+        f"{len(pairs)} edits, as requests to a server, with drafts of {FIXED.num_draft_tokens} "
+        "tokens at most; right answers forced upon ember:"
+    )
     return f"{said}\n\n{markdown_table(('request', 'tokens', 'tokens per pass'), rows)}"
 
 
@@ -228,9 +233,6 @@ def main() -> None:
     options = parser.parse_args()
     each = 2 if options.quick else 20
     engine = akunu_py.load()
-    engine.speculation.find_costs()
-    with suppress(BackendError):  # a busy machine: planned as on a similar one
-        engine.speculation.trust(measure_costs_with_bar(engine))
     pairs = [
         (kind, pair)
         for kind, make in SETS.items()
@@ -239,6 +241,9 @@ def main() -> None:
     if options.requests:
         record(options.name, "Edits as requests", requests_body(engine, pairs))
         return
+    engine.speculation.find_costs()
+    with suppress(BackendError):  # a busy machine: planned as on a similar one
+        engine.speculation.trust(measure_costs_with_bar(engine))
     drafting, plain = Options(max_tokens=None), Options(max_tokens=None, drafter="none")
     lanes: dict[str, Callable[[Path, Pair], Outcome]] = {
         form: partial(edited, engine, options=drafting, form=form) for form in FORMATS
