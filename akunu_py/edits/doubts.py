@@ -29,8 +29,6 @@ _ELISION: Final = re.compile(
     re.IGNORECASE,
 )
 """How models write that they leave something out."""
-
-
 _COMMENT: Final = re.compile(r"#|//|--|;|/\*|<!--|%|\.\.\.")
 """How lines of an update begin that may only describe it."""
 

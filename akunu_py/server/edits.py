@@ -95,8 +95,10 @@ def _respond(
     engine, tokenizer = service.engine, service.engine.tokenizer
     body.integer("n", default=1, least=1, most=1)
     path, language = body.text("path", default=""), body.text("language", default="").lower()
-    if not f"{path}{language}".isprintable():
-        body.refuse("path", "must be printable, and so must `language`")
+    if not path.isprintable():
+        body.refuse("path", "must be printable")
+    if not re.fullmatch(r"[\w+#-]*", language):
+        body.refuse("language", "must be a word")
     suffix = {"": "", "python": ".py"}.get(language, f".{language}")
     file = TextFile.of(PurePath(path).name or f"input{suffix}", text.encode())
     options = replace(read_options(service, body, _DIALECT), reports_progress=False)
@@ -191,7 +193,8 @@ class _Reply(Reply):
 
     @property
     def _finish(self) -> str:
-        return max((finish_word(said.finish_reason) for said in self._done.values()), key=len)
+        words = {finish_word(said.finish_reason) for said in self._done.values()}
+        return "length" if "length" in words else "stop"
 
     @property
     def _figures(self) -> dict[str, Any]:
