@@ -61,6 +61,7 @@ check: $(VENV)/.ready ## format, lint and types
 BENCH := $(BIN)/python -m benchmarks
 bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four hours)
 	$(BENCH).draw chat  # 10 s
+	$(BENCH).draw edit  # 30 s
 	$(BENCH).records cost  # 1 min
 	AKUNU_BLAS=none $(BENCH).identity --name identity_quantized --weights quantized --max-tokens 16  # 3 min, reference BLAS
 	$(BENCH).identity --name identity_drafters --drafters all --exact --max-tokens 16  # 5 min
@@ -96,6 +97,7 @@ ifneq ($(DATA),)
 	$(BENCH).replay_drafters --data $(DATA)  # 4 min
 	$(BENCH).heads simulation --data $(DATA)  # 2 min
 	$(BENCH).edits --data $(DATA)  # 5 min
+	$(BENCH).edits --data $(DATA) --requests --name edits_requests  # 5 min
 endif
 
 model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)

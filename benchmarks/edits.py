@@ -1,10 +1,16 @@
 """Edits of held-out files by the parts of `edit`: are they right, and how much faster with drafts?
 
     python -m benchmarks.edits --data DATA
+    python -m benchmarks.edits --data DATA --requests --name edits_requests
 
 The files are the odd-numbered functions of EditEval and HumanEvalPack, with the instructions of
 `replay_data.py`: edits of EditEval, bugs to fix, and names to replace. Each is edited with the
 right answer forced upon the bundled model, in each of the three formats, and with its own answer.
+
+`--requests` forces the right answers to requests for the same edits as clients of a server make
+them: of `/v1/edits`, of `/v1/apply`, whose update has the changed lines and elisions between them,
+and of next-edit models at `/v1/completions`, which have seen the first of the changes and make the
+others, with the window as `prediction` and without.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import islice
@@ -23,9 +29,10 @@ from tempfile import TemporaryDirectory
 import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread
-from akunu_py.cli.edit import new_edit, request_for
+from akunu_py.cli.edit import new_edit
 from akunu_py.cli.loading import measure_costs_with_bar
-from akunu_py.edits.edit import Edit, Question, Wanted
+from akunu_py.edits.edit import Edit, Question, Wanted, request_for
+from akunu_py.edits.growing import diff_of
 from akunu_py.edits.parts import Part, splice
 from akunu_py.edits.reading import FORMATS, WHOLE
 from akunu_py.edits.text_file import TextFile
@@ -66,7 +73,7 @@ def edited(
 
     def ask(question: Question) -> Generator[Event, None, None]:
         engine.reset()
-        prompt, asked = request_for(engine, question, options)
+        prompt, asked = request_for(engine.tokenizer, question, options)
         if own:
             return engine.stream(prompt, asked)
         end = sorted(engine.tokenizer.end_tokens)[0]
@@ -123,19 +130,120 @@ def _changes(old: Sequence[str], new: Sequence[str], form: str) -> Iterator[str]
         yield f"<<<<<<< SEARCH\n{search}=======\n{replace}>>>>>>> REPLACE\n"
 
 
+FIXED = Options(max_tokens=None, num_draft_tokens=16)
+"""Drafts of a fixed length depend on no machine."""
+MARKS = "<|editable_region_start|>\n{}<|editable_region_end|>\n"
+ZETA = """### Instruction:
+You are a code completion assistant and your task is to analyze user edits and then rewrite an \
+excerpt that the user provides, suggesting the appropriate edits within the excerpt, taking into \
+account the cursor location.
+
+### User Edits:
+
+User edited file.py:
+```diff
+{}```
+
+### User Excerpt:
+
+```file.py
+{}```
+
+### Response:
+"""
+SWEEP = """<|file_sep|>file.py.diff
+original:
+{}updated:
+{}<|file_sep|>original/file.py
+{}<|file_sep|>current/file.py
+{}<|file_sep|>updated/file.py
+"""
+
+
+def first_change(before: str, after: str) -> str:
+    """The text after the first of several changes; if there is only one, before it."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    codes = SequenceMatcher(None, old, new, False).get_opcodes()
+    changes = [(i, i_end, j, j_end) for tag, i, i_end, j, j_end in codes if tag != "equal"]
+    if len(changes) < 2:
+        return before
+    i, i_end, j, j_end = changes[0]
+    return "".join([*old[:i], *new[j:j_end], *old[i_end:]])
+
+
+def elided(before: str, after: str) -> str:
+    """An update as large models write it: changed lines with one around them, and elisions."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    parts, at = list[str](), 0
+    for group in SequenceMatcher(None, old, new, False).get_grouped_opcodes(1):
+        j, j_end = group[0][3], group[-1][4]
+        parts += ["# ... existing code ...\n"] * (j > at) + new[j:j_end]
+        at = j_end
+    return "".join(parts + ["# ... existing code ...\n"] * (at < len(new)))
+
+
+def as_requests(engine: Engine, pair: Pair) -> Iterator[tuple[str, list[int], Options, str]]:
+    """The requests for an edit: what kind each is, its prompt, options, and the right answer."""
+    instruction, before, after = pair
+    for kind, update in (("/v1/edits", ""), ("/v1/apply", elided(before, after))):
+        file = TextFile.of("file.py", before.encode())
+        edit = new_edit(engine, file, Wanted(instruction * (not update), update=update))
+        prompt, options = request_for(engine.tokenizer, edit.questions[0], FIXED)
+        yield kind, prompt, options, right_answer(before, after, WHOLE)
+    current = first_change(before, after)
+    old, new = (next(iter(set(one.splitlines()) - set(other.splitlines())), "") + "\n"
+                for one, other in ((before, current), (current, before)))  # fmt: skip
+    sweep = SWEEP.format(old, new, before, current)
+    zeta = ZETA.format(diff_of(before, current, "file.py"), MARKS.format(current))
+    for kind, text, window, answer in (
+        ("Sweep's next edit", sweep, current, after),
+        ("Zeta's next edit", zeta, MARKS.format(current), MARKS.format(after)),
+    ):
+        prompt = engine.tokenizer.encode(text)
+        yield kind, prompt, FIXED, answer
+        with_window = replace(FIXED, references=(window,))
+        yield f"{kind}, with `prediction`", prompt, with_window, answer
+
+
+def requests_body(engine: Engine, pairs: Sequence[tuple[str, Pair]]) -> str:
+    sums: dict[str, Stats] = {}
+    found = [one for _, pair in pairs for one in as_requests(engine, pair)]
+    kinds = list(dict.fromkeys(kind for kind, *_ in found))
+    found.sort(key=lambda one: kinds.index(one[0]))  # what is learnt of one kind fits no other
+    progress = progress_line("requests")
+    end = sorted(engine.tokenizer.end_tokens)[0]
+    for turn, (kind, prompt, options, answer) in enumerate(found, 1):
+        engine.reset()
+        forced = [*engine.tokenizer.encode_plain(answer), end]
+        request = Request(prompt, options, sampler=ForcedSampler(prompt, forced))
+        sums.setdefault(kind, Stats()).include(list(engine.stream(request))[-1].stats)
+        progress(turn, len(found))
+    rows = [(kind, str(one.generated_tokens), f"{one.tokens_per_forward:.2f}")
+            for kind, one in sums.items()]  # fmt: skip
+    said = (
+        f"{len(pairs)} edits, as requests to a server, with drafts of {FIXED.num_draft_tokens} "
+        "tokens at most; right answers forced upon ember:"
+    )
+    return f"{said}\n\n{markdown_table(('request', 'tokens', 'tokens per pass'), rows)}"
+
+
 def main() -> None:
     parser = options_of(__doc__ or "", name="edits", data=True, quick="two of each kind")
+    parser.add_argument("--requests", action="store_true", help="as requests to a server")
     options = parser.parse_args()
     each = 2 if options.quick else 20
     engine = akunu_py.load()
-    engine.speculation.find_costs()
-    with suppress(BackendError):  # a busy machine: planned as on a similar one
-        engine.speculation.trust(measure_costs_with_bar(engine))
     pairs = [
         (kind, pair)
         for kind, make in SETS.items()
         for pair in islice(islice(make(options.data), 1, None, 2), each)
     ]
+    if options.requests:
+        record(options.name, "Edits as requests", requests_body(engine, pairs))
+        return
+    engine.speculation.find_costs()
+    with suppress(BackendError):  # a busy machine: planned as on a similar one
+        engine.speculation.trust(measure_costs_with_bar(engine))
     drafting, plain = Options(max_tokens=None), Options(max_tokens=None, drafter="none")
     lanes: dict[str, Callable[[Path, Pair], Outcome]] = {
         form: partial(edited, engine, options=drafting, form=form) for form in FORMATS

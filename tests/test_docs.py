@@ -3,6 +3,7 @@
 What `docs/editors.md` shows needs a server; `tests/wire/test_editors_page.py` runs it.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from akunu_py.__main__ import main
 from akunu_py.cli.parser import parse
 from akunu_py.cli.terminal import EXAMPLES
 
@@ -88,6 +90,28 @@ def test_the_readmes_script_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (script,) = blocks(README, "python")
     exec(compile(script, README.name, "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_the_readmes_edit_is_right_and_quick(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (words,) = (
+        words for block in blocks(README, "console") for words in commands(block) if "edit" in words
+    )
+    source = ROOT / words[-2]
+    before = source.read_text(encoding="utf-8")
+    assert len(before.splitlines()) == 10
+    (copy := tmp_path / source.name).write_text(before, encoding="utf-8")
+    assert main(["edit", "--yes", "--json", str(copy), words[-1]]) == 0
+    assert copy.read_text(encoding="utf-8") == before.replace("merged", "result")
+    (edited,) = json.loads(capsys.readouterr().out)["files"]
+    assert edited["stats"]["tokens_per_call"] > 2
+
+
+def test_the_readmes_picture_ends_as_its_record_says() -> None:
+    record = text(ROOT / "benchmarks" / "results" / "edit_demo.md")
+    picture = text(ROOT / "docs" / "pictures" / "edit.svg").replace("&#160;", " ")
+    assert record.strip().splitlines()[-1].removeprefix("- ") in picture
 
 
 def test_the_drafter_of_the_example_saves_forwards(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,14 +16,12 @@ from akunu_py.cli.loading import load_engine, measure_costs_with_bar
 from akunu_py.cli.render import count, gain, palette_for, prefill_bar, printable, tell
 from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
-from akunu_py.edits.edit import Edit, Question, Wanted
+from akunu_py.edits.edit import Edit, Question, Wanted, prompt_of, request_for
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.text_file import TextFile, check_output
-from akunu_py.errors import BackendError, EditError, InvalidRequestError, UnreadableRequestError
+from akunu_py.errors import BackendError, EditError, InvalidRequestError
 from akunu_py.option_field import file_path
-from akunu_py.options import Options
 from akunu_py.stats import Stats
-from akunu_py.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -69,32 +67,9 @@ def new_edit(engine: "Engine", file: TextFile, wanted: Wanted) -> Edit:
         file.name,
         file.text,
         wanted,
-        lambda messages: len(_prompt(engine.tokenizer, messages)),
+        lambda messages: len(prompt_of(engine.tokenizer, messages)),
         engine.context_limit,
     )
-
-
-def request_for(
-    engine: "Engine", question: Question, options: Options
-) -> tuple[list[int], Options]:
-    """The prompt and the options with which an engine answers a question of an edit."""
-    tokenizer = engine.tokenizer
-    options = replace(
-        options,
-        max_tokens=options.max_tokens or (None if tokenizer.reasoning else question.max_tokens),
-        references=question.references,
-        reasoning=tokenizer.reasoning,
-    )
-    return _prompt(tokenizer, question.messages), options
-
-
-def _prompt(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
-    try:
-        text = tokenizer.render_chat(messages, open_answer=True)
-    except UnreadableRequestError:  # some templates know no system message
-        joined = "\n\n".join(message["content"] for message in messages)
-        text = tokenizer.render_chat([{"role": "user", "content": joined}], open_answer=True)
-    return tokenizer.encode(text)
 
 
 def _read_all(names: Sequence[str]) -> tuple[list[TextFile], list[dict[str, Any]]]:
@@ -206,7 +181,7 @@ class _Editor:
         if live:
             print(palette.paint(palette.dim, printable(edit.name)), file=self._screen)
         for line in edit.answer(lambda question: self._ask(engine, question)):
-            if live:
+            if live and line is not None:
                 shown = palette.paint(styles.get(line[0], ""), printable(line))
                 print(shown, file=self._screen, flush=True)
         if not live and not self._prints:
@@ -214,7 +189,7 @@ class _Editor:
 
     def _ask(self, engine: "Engine", question: Question) -> Generator["Event", None, None]:
         options = replace(self._settings.options, reports_progress=True)
-        with closing(engine.stream(*request_for(engine, question, options))) as events:
+        with closing(engine.stream(*request_for(engine.tokenizer, question, options))) as events:
             for event in events:
                 if event.prompt_done is not None:
                     self._bar(event.prompt_done, event.stats.prompt_tokens)

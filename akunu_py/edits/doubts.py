@@ -29,6 +29,8 @@ _ELISION: Final = re.compile(
     re.IGNORECASE,
 )
 """How models write that they leave something out."""
+_COMMENT: Final = re.compile(r"#|//|--|;|/\*|<!--|%|\.\.\.")
+"""How lines of an update begin that may only describe it."""
 
 
 def doubt(name: str, old: str, new: str, instruction: str) -> str | None:
@@ -57,6 +59,19 @@ def doubt(name: str, old: str, new: str, instruction: str) -> str | None:
     if lost > share * before and not _deletes(instruction):
         return f"The answer drops {lost} of {before} lines, which the instruction does not ask for."
     return None
+
+
+def merge_doubt(old: str, update: str, new: str) -> str | None:
+    """Why a text is perhaps not what a text and an update, which may leave out what stays, make
+    together; None if it has the lines of both, and no others."""
+    before, sketch, after = (
+        {stripped: None for line in text.split("\n") if (stripped := line.strip())}
+        for text in (old, update, new)
+    )
+    if added := [line for line in after if line not in before and line not in sketch]:
+        return f"The answer has a line that is neither in the text nor in the update: {added[0]}"
+    lost = [line for line in sketch if line not in after and not _COMMENT.match(line)]
+    return f"The answer lacks a line of the update: {lost[0]}" if lost else None
 
 
 def _gone(old: str, new: str, instruction: str) -> list[str]:

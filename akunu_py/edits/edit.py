@@ -1,15 +1,15 @@
 """Edit: one edit of one text, from the instruction to the new text; it asks whoever is given.
 
-Knows no engine, no file and no screen: `ask` sends a message to a model and returns its events.
+Knows no engine, no file and no screen: `ask` sends a message to a model and returns its events, and
+None while there are none, if it does not wait for them.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from akunu_py.edits.doubts import doubt
+from akunu_py.edits.doubts import doubt, merge_doubt
 from akunu_py.edits.growing import growing_diff
 from akunu_py.edits.parts import Part, function_part, lines_part, splice, windows
 from akunu_py.edits.reading import (
@@ -20,11 +20,12 @@ from akunu_py.edits.reading import (
     references,
     whole_lines,
 )
-from akunu_py.errors import EditError, InvalidRequestError
-from akunu_py.events import Event
+from akunu_py.errors import EditError, InvalidRequestError, UnreadableRequestError
+from akunu_py.events import Completion, Event
+from akunu_py.options import Options
 from akunu_py.round import Finish
 from akunu_py.stats import Stats
-from akunu_py.text.tokenizer import Message
+from akunu_py.text.tokenizer import Message, Tokenizer
 
 _GROWTH: Final = 288
 """Tokens that an answer may be longer than its text: the right ones of EditEval and HumanEvalPack
@@ -35,12 +36,13 @@ _CUT: Final = (Finish.LENGTH, Finish.CONTEXT)
 @dataclass(frozen=True)
 class Wanted:
     """What to edit: `lines` from one number to another or a `function` by its name, or else all;
-    and in which format the model is to answer."""
+    in which format the model is to answer; and a sketch of the edit, an `update` with elisions."""
 
     instruction: str
     lines: tuple[int, int] | None = None
     function: str | None = None
     answer_format: str = "auto"
+    update: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,31 @@ class Question:
     max_tokens: int
 
 
-Ask = Callable[[Question], Generator[Event, None, None]]
+Said = Event | Completion
+Ask = Callable[[Question], Generator[Said | None, None, None]]
+
+
+def prompt_of(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
+    """The ids of messages that ask for an edit."""
+    try:
+        text = tokenizer.render_chat(messages, open_answer=True)
+    except UnreadableRequestError:  # some templates know no system message
+        joined = "\n\n".join(message["content"] for message in messages)
+        text = tokenizer.render_chat([{"role": "user", "content": joined}], open_answer=True)
+    return tokenizer.encode(text)
+
+
+def request_for(
+    tokenizer: Tokenizer, question: Question, options: Options
+) -> tuple[list[int], Options]:
+    """The prompt and the options with which an engine answers a question of an edit."""
+    options = replace(
+        options,
+        max_tokens=options.max_tokens or (None if tokenizer.reasoning else question.max_tokens),
+        references=(*options.references, *question.references),
+        reasoning=tokenizer.reasoning,
+    )
+    return prompt_of(tokenizer, question.messages), options
 
 
 def apply_answer(name: str, old: str, answer: str, instruction: str) -> str:
@@ -102,7 +128,7 @@ class Edit:
         self.old = self.new = old
         self.doubt: str | None = None
         self.stats = Stats()
-        self._instruction = wanted.instruction
+        self._wanted = wanted
         part = Part.of(old, 0, len(old))
         if wanted.lines is not None:
             part = lines_part(name, old, *wanted.lines)
@@ -114,7 +140,7 @@ class Edit:
         form = WHOLE if wanted.answer_format == "auto" else wanted.answer_format
 
         def ask(part: Part) -> list[Message]:
-            return question(part.text, wanted.instruction, name, form)
+            return question(part.text, wanted.instruction, name, form, wanted.update)
 
         def fits(part: Part) -> bool:
             return (1 + (form == WHOLE)) * count(ask(part)) + _GROWTH <= limit
@@ -125,30 +151,45 @@ class Edit:
             room = min(limit - tokens, 2 * (tokens + _GROWTH))
             self.questions.append(Question(one, ask(one), references(one.text, form), room))
 
-    def answer(self, ask: Ask) -> Iterator[str]:
-        """Asks all questions; yields a diff as it grows, and sets `new`, `doubt` and `stats`.
+    def answer(self, ask: Ask, *, as_text: bool = False) -> Iterator[str | None]:
+        """Asks all questions; yields a diff, or the new text, as it grows, and None when `ask`
+        does; sets `new`, `doubt` and `stats`.
 
         Raises:
             EditError: if an answer is no edit, or was cut.
         """
-        changed = list[tuple[Part, str]]()
+        changed, at = list[tuple[Part, str]](), 0
         for one in self.questions:
-            old, new = one.part.in_place(one.part.text), list[str]()
-            first = self.old.count("\n", 0, one.part.start) + 1
-            yield from growing_diff(old.split("\n"), self._lines(one, ask, new), first)
-            changed.append((one.part, "\n".join(new)))
+            part, new = one.part, list[str]()
+            lines = self._lines(one, ask, new)
+            if as_text:
+                yield self.old[at : part.start]
+                for line in lines:
+                    yield line if line is None or len(new) == 1 else f"\n{line}"
+            else:
+                old = part.in_place(part.text).split("\n")
+                yield from growing_diff(old, lines, self.old.count("\n", 0, part.start) + 1)
+            changed.append((part, "\n".join(new)))
+            at = part.end
+        if as_text:
+            yield self.old[at:]
         self.new = splice(self.old, changed)
-        self.doubt = doubt(self.name, self.old, self.new, self._instruction)
+        self.doubt = doubt(self.name, self.old, self.new, self._wanted.instruction)
+        if self.doubt is None and (update := self._wanted.update):
+            self.doubt = merge_doubt(self.old, update, self.new)
 
-    def _lines(self, asked: Question, ask: Ask, new: list[str]) -> Iterator[str]:
+    def _lines(self, asked: Question, ask: Ask, new: list[str]) -> Iterator[str | None]:
         """The lines that an answer makes of a part, as they come; `new` gets them as well. Those of
         search/replace blocks and diffs come at the end."""
         part, said, finish, stats = asked.part, list[str](), None, Stats()
 
-        def lines(events: Iterator[Event]) -> Iterator[str]:
+        def lines(events: Iterator[Said | None]) -> Iterator[str | None]:
             nonlocal finish, stats
             rest = ""
             for event in events:
+                if event is None:
+                    yield None
+                    continue
                 said.append("".join(piece.text[piece.thought :] for piece in event.pieces))
                 stats, finish = event.stats, event.finish_reason
                 *complete, rest = (rest + said[-1]).split("\n")
@@ -157,11 +198,14 @@ class Edit:
         with closing(ask(asked)) as events:
             answer = lines(events)
             for line in whole_lines(answer):
+                if line is None:
+                    yield None
+                    continue
                 if not new and part.indent and line.startswith(part.indent):
                     break  # whether it is indented twice is known at the end
                 new.append(part.in_place(line))
                 yield new[-1]
-            deque(answer, maxlen=0)
+            yield from (None for line in answer if line is None)
         self.stats.include(stats)
         if finish in _CUT:
             raise EditError(

@@ -11,11 +11,14 @@ _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_LINE_BREAK: Final = "\\ No newline at end of file"
 
 
-def growing_diff(old: Sequence[str], new: Iterable[str], first: int = 1) -> Iterator[str]:
+def growing_diff(
+    old: Sequence[str], new: Iterable[str | None], first: int = 1
+) -> Iterator[str | None]:
     """The lines of a unified diff, each as soon as it is certain, while `new` lines come.
 
-    New lines wait until an old one is found again: one that occurs once, or two in a row. Headings
-    have the numbers of lines only, counted from `first`.
+    None, while a line is not there yet, is passed on. New lines wait until an old one is found
+    again: one that occurs once, or two in a row. Headings have the numbers of lines only, counted
+    from `first`.
     """
     counts, pending = Counter(old), list[str]()
     before: deque[str] = deque(maxlen=_CONTEXT)
@@ -43,6 +46,9 @@ def growing_diff(old: Sequence[str], new: Iterable[str], first: int = 1) -> Iter
         written += len(added) + len(same)
 
     for line in new:
+        if line is None:
+            yield None
+            continue
         pending.append(line)
         size = 1 if old[at : at + 1] == pending or (counts[line] == 1 and line.strip()) else 2
         wanted = pending[-size:]

@@ -27,6 +27,11 @@ _ASKED: Final = {
     DIFF: "a unified diff in one fenced block, with a line or two of context.",
 }
 """What a system message asks for. In the request itself, it made ember edit what it refuses."""
+_MERGE: Final = (
+    "Apply this update, in which comments such as `... existing code ...` stand for lines that "
+    "stay as they are:"
+)
+_INTO: Final = "to this text:"
 _FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
 _BLOCK: Final = re.compile(
     r"^<{5,9} ?SEARCH>?[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.MULTILINE | re.DOTALL
@@ -53,11 +58,18 @@ class Change:
     near: int | None = None
 
 
-def question(text: str, instruction: str, name: str, answer_format: str) -> "list[Message]":
-    """The messages that ask for an edit of a text: one of the system, and the user's."""
+def question(
+    text: str, instruction: str, name: str, answer_format: str, update: str = ""
+) -> "list[Message]":
+    """The messages that ask for an edit of a text: one of the system, and the user's. An `update`
+    is a sketch of the edit, which leaves out what stays."""
     language = os.path.splitext(name)[1][1:].lower()
     language = "python" if language in ("py", "pyi") else language
-    fence = _fence_for(text)
+    fence = _fence_for(f"{text}\n{update}")
+    if update.strip():
+        lines = update.strip("\n")
+        sketch = f"{fence}{language}\n{lines}\n{fence}"
+        instruction = f"{instruction.strip()}\n{_MERGE}\n{sketch}\n{_INTO}".strip()
     return [
         {"role": "system", "content": f"Answer a request for an edit with {_ASKED[answer_format]}"},
         {"role": "user", "content": f"{instruction.strip()}\n{fence}{language}\n{text}\n{fence}"},
@@ -89,11 +101,15 @@ def last_block(answer: str, text: str) -> str:
     return answer[opened[-1].start() :]
 
 
-def whole_lines(answer: Iterable[str]) -> Iterator[str]:
+def whole_lines(answer: Iterable[str | None]) -> Iterator[str | None]:
     """The lines of an answer with the whole text, while those of the answer come, but for empty
-    ones at its ends; not all of them if a mark may end its block, none if it has another format."""
+    ones at its ends; not all of them if a mark may end its block, none if it has another format.
+    None, while a line is not there yet, is passed on."""
     opened, depth, waiting = None, 0, list[str]()
     for line in answer:
+        if line is None:
+            yield None
+            continue
         mark = _FENCE.fullmatch(line)
         if opened is None:
             opened = mark

@@ -18,12 +18,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from akunu_py.errors import AkunuError, ModelLoadError
 from akunu_py.server import (
     anthropic,
+    edits,
     llama,
     models,
     monitor,
     ollama,
     openai,
     openai_chat,
+    pages,
     responses,
 )
 from akunu_py.server.body import Body, read_keep_alive
@@ -63,11 +65,13 @@ class Contract:
     report: Callable[[ApiError], bytes] | None = None
 
 
+_PAGES: Final = (*pages.ENDPOINTS, monitor.STATUS)
+
 CONTRACTS: Final = (
     Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages", anthropic.report),
     Contract(responses.ENDPOINTS, openai.error_body, "/v1/responses", responses.report),
     Contract(
-        (*openai_chat.ENDPOINTS, *openai.ENDPOINTS, *models.OPENAI),
+        (*openai_chat.ENDPOINTS, *openai.ENDPOINTS, *edits.ENDPOINTS, *models.OPENAI),
         openai.error_body,
         "/v1/",
         openai.report,
@@ -75,7 +79,7 @@ CONTRACTS: Final = (
     Contract(models.LM_STUDIO, openai.error_body, "/api/v0/"),
     Contract((*ollama.ENDPOINTS, *models.OLLAMA), ollama.error_body, "/api/"),
     Contract(
-        (*llama.ENDPOINTS, *monitor.ENDPOINTS, *monitor.PAGE), llama.error_body, report=llama.report
+        (*llama.ENDPOINTS, *monitor.ENDPOINTS, *_PAGES), llama.error_body, report=llama.report
     ),
 )
 """The first contract that serves a path, or else has a prefix of it, reports its errors."""
@@ -88,7 +92,7 @@ def create_app(pool: Pool) -> ASGIApp:
     threads = ThreadPoolExecutor(_GRAMMAR_THREADS)
     for contract in CONTRACTS:
         for endpoint in contract.endpoints:
-            if endpoint in monitor.PAGE and "page" in settings.disabled:
+            if endpoint in _PAGES and "page" in settings.disabled:
                 continue
             path = paths.setdefault(endpoint.path, _Path(pool, threads, contract.report))
             path.endpoints[endpoint.method] = (

@@ -12,6 +12,7 @@ from typing import Any, Final
 from akunu_py.errors import (
     AkunuError,
     ContextOverflowError,
+    EditError,
     EngineClosedError,
     InvalidRequestError,
     QueueFullError,
@@ -88,6 +89,7 @@ class LoadingError(UnavailableError):
 _ENGINE_ERRORS: Final = (
     (ContextOverflowError, HTTPStatus.BAD_REQUEST, "exceed_context_size_error", None),
     (InvalidRequestError, HTTPStatus.BAD_REQUEST, "invalid_request_error", None),
+    (EditError, HTTPStatus.BAD_REQUEST, "invalid_request_error", None),
     (QueueFullError, HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error", RETRY),
     (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error", None),
     (AkunuError, HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", None),

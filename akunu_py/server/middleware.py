@@ -39,7 +39,7 @@ _CLIENT_LEFT: Final = 499
 RELEASE: Final = "akunu_py.release"
 """The key in a request's scope for what to call with the bytes that are kept of its body."""
 _HELD: Final = "akunu_py.held"
-_POLLED: Final = "/status"
+_POLLED: Final = "/status.json"
 """The status page asks for it all the time, so the log has it only at level DEBUG."""
 _BEARER: Final = "bearer "
 _HARMLESS: Final = ("GET", "HEAD", "OPTIONS")

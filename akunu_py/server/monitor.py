@@ -1,17 +1,7 @@
 """What the server tells about itself: `/health`, `/slots` and `/metrics` as from llama-server, and
-the status page.
+`/status.json`, the figures of the status page."""
 
-The page is one HTML file at `/`; it polls its figures at `/status`. It contains no secret, so it
-needs no API key; its figures do. Its Content-Security-Policy allows its own script only, by the
-digest of what is in the file, and requests to this server only.
-"""
-
-import hashlib
-import re
-from base64 import b64encode
 from collections.abc import Iterator
-from functools import cache
-from importlib.resources import files
 from time import time
 from typing import Any, Final
 
@@ -47,7 +37,8 @@ def _health(pool: Pool, _body: Body) -> Response:
 
 def _slots(pool: Pool, _: Body) -> Response:
     """An entry for each running request and for each free place of each loaded model. There are
-    more entries than places while urgent requests make others pause. `/status` has the caches."""
+    more entries than places while urgent requests make others pause; `/status.json` has the
+    caches."""
     slots = [slot for service in pool.services for slot in _slots_of(service)]
     return JSONAnswer([{**slot, "id": number} for number, slot in enumerate(slots)])
 
@@ -172,11 +163,6 @@ def _comments(name: str, meaning: str, kind: str) -> tuple[str, str]:
     return f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} {kind}"
 
 
-def _page(_pool: Pool, _body: Body) -> Response:
-    text, headers = _read()
-    return Answer(text, headers=headers, media_type="text/html")
-
-
 def _status(pool: Pool, _: Body) -> Response:
     """The figures, of the engine those of the model that was used last; fewer while none is
     loaded. They contain no text of users."""
@@ -218,35 +204,7 @@ ENDPOINTS: Final = (
     PoolEndpoint("GET", "/slots", _slots),
     PoolEndpoint("GET", "/metrics", _metrics),
 )
-PAGE: Final = (
-    PoolEndpoint("GET", "/", _page, is_open=True),
-    PoolEndpoint("GET", "/status", _status),
-)
-
-
-@cache
-def _read() -> tuple[str, dict[str, str]]:
-    """The page, and the headers with its policy for the browser."""
-    text = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-    policy = (
-        "default-src 'none'; "
-        f"script-src {_digest(text, 'script')}; "
-        f"style-src {_digest(text, 'style')}; "
-        "img-src data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return text, {
-        "Content-Security-Policy": policy,
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
-
-
-def _digest(text: str, element: str) -> str:
-    """The source expression that allows the only element of this kind."""
-    found = re.findall(rf"<{element}>(.*?)</{element}>", text, re.DOTALL)
-    digest = hashlib.sha256(found[0].encode()).digest()
-    return f"'sha256-{b64encode(digest).decode()}'"
+STATUS: Final = PoolEndpoint("GET", "/status.json", _status)
 
 
 def _engine_status(service: Service) -> dict[str, Any]:

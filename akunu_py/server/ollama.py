@@ -124,9 +124,7 @@ def _respond(
 class _Reply(Reply):
     """Formats one completion: its text, or its blocks, as a `message`, or as a `response`.
 
-    The end repeats the `context`, the ids before a `response`, if there are any. With
-    `show_drafts`, which Ollama does not know, every object has its text in `pieces` as well, and
-    each piece says whether it was drafted.
+    The end repeats the `context`, the ids before a `response`, if there are any.
     """
 
     def __init__(
@@ -139,7 +137,6 @@ class _Reply(Reply):
     ) -> None:
         self._begun = perf_counter()
         self._service = service
-        self._shows_drafts = body.flag("show_drafts", default=False)
         self._blocks = blocks
         self._context = list(context)
         self._has_messages = has_messages
@@ -149,10 +146,10 @@ class _Reply(Reply):
         return b""  # lines of JSON have no comments
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
-        text, shown = self._text(event), self._shown(event)
-        if text or any(shown.values()):
+        text, logprobs = self._text(event), self._logprobs(event)
+        if text or logprobs:
             text = text or self._no_text
-            yield json_line(_head(self._service) | text | {"done": False} | shown)
+            yield json_line(_head(self._service) | text | {"done": False} | logprobs)
         if self._context:
             self._context += event.tokens
         if event.finish_reason is not None:
@@ -163,7 +160,7 @@ class _Reply(Reply):
         text = self._text(completion) or self._no_text
         if self._context:
             self._context += completion.token_ids
-        return _head(self._service) | text | self._shown(completion) | self._end(completion)
+        return _head(self._service) | text | self._logprobs(completion) | self._end(completion)
 
     def report(self, error: ApiError) -> bytes:
         return json_line(error_body(error))
@@ -180,15 +177,11 @@ class _Reply(Reply):
         thought = {"thinking": said["thinking"]} if "thinking" in said else {}
         return {"response": said["content"]} | thought
 
-    def _shown(self, source: Event | Completion) -> dict[str, Any]:
-        shown: dict[str, Any] = {}
-        if self._shows_drafts:
-            pieces = (piece for piece in source.pieces if piece.text)
-            shown["pieces"] = [{"text": each.text, "drafted": each.drafted} for each in pieces]
-        if source.logprobs:
-            spelling = self._service.engine.tokenizer.token_bytes
-            shown["logprobs"] = described_logprobs(source.logprobs, spelling)
-        return shown
+    def _logprobs(self, source: Event | Completion) -> dict[str, Any]:
+        if not source.logprobs:
+            return {}
+        spelling = self._service.engine.tokenizer.token_bytes
+        return {"logprobs": described_logprobs(source.logprobs, spelling)}
 
     def _end(self, source: Event | Completion) -> dict[str, Any]:
         stats = source.stats
@@ -202,13 +195,6 @@ class _Reply(Reply):
             "eval_count": stats.generated_tokens,
             "eval_duration": _nanoseconds(stats.decode_s),
         }
-        if self._shows_drafts:
-            figures |= {
-                "prompt_cached_count": stats.cached_tokens,
-                "forward_count": stats.target_forwards,
-                "draft_count": stats.drafted,
-                "draft_accepted_count": stats.accepted,
-            }
         return figures | ({"context": self._context} if self._context else {})
 
 

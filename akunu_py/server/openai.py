@@ -40,7 +40,7 @@ from akunu_py.server.wire import (
 from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 
-_DONE: Final = b"data: [DONE]\n\n"
+DONE: Final = b"data: [DONE]\n\n"
 _CODES: Final = {
     "exceed_context_size_error": "context_length_exceeded",
     "authentication_error": "invalid_api_key",
@@ -87,7 +87,8 @@ def respond(
 
 
 class _Reply(Reply):
-    """Puts choices into one response, or into chunks, the last of which has the timings."""
+    """Puts choices into one response, or into chunks, the last of which has the timings. With our
+    own `show_drafts`, chunks tell in `pieces` of their text what drafted each."""
 
     def __init__(
         self,
@@ -103,6 +104,7 @@ class _Reply(Reply):
         self._per_prompt = per_prompt
         self._done: dict[int, Stats] = {}  # by the choice's index
         self._times_tokens = body.flag("timings_per_token", default=False)
+        self._shows_drafts = body.flag("show_drafts", default=False)
         self._reports_usage = body.object("stream_options").flag("include_usage", default=False)
         self._begun = False
         self._head = {
@@ -118,11 +120,14 @@ class _Reply(Reply):
         extra = prompt_progress(event)
         timed = {"timings": timings(event.stats, event.prompt_done)} if self._times_tokens else {}
         choices = self._choices[index].chunk_choices(event)
-        if extra and not choices:
+        pieces = _pieces(event) if self._shows_drafts else []
+        if (extra or pieces) and not choices:
             choices = [self._choices[index].empty()]
         for choice in choices:
             # As in llama-server, the first chunk has a role, and no timings.
             more = (timed if self._begun or extra else {}) | extra
+            if pieces and choice is choices[-1]:
+                more["pieces"] = pieces
             yield sse({**self._chunk_head, "choices": [choice], **more})
             self._begun = True
         if event.finish_reason is not None:
@@ -132,7 +137,7 @@ class _Reply(Reply):
         choice = self._choices[index]
         self._done[index] = stats
         is_last = len(self._done) == len(self._choices)
-        figures = _figures(self._done, self._per_prompt) | self.verbose
+        figures = figures_of(self._done, self._per_prompt) | self.verbose
         extra = figures if is_last and not self._reports_usage else {}
         if not choice.ends_with_usage:
             extra = {name: value for name, value in extra.items() if name != "usage"}
@@ -140,21 +145,27 @@ class _Reply(Reply):
         if is_last and self._reports_usage:
             yield sse(self._head | {"choices": []} | figures)
         if is_last:
-            yield _DONE
+            yield DONE
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         made = []
         for index, completion in enumerate(completions):
             made.append(self._choices[index].whole(completion))
             self._done[index] = completion.stats
-        figures = _figures(self._done, self._per_prompt)
+        figures = figures_of(self._done, self._per_prompt)
         return self._head | {"choices": made} | figures | self.verbose
 
     def report(self, error: ApiError) -> bytes:
         return report(error)
 
 
-def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
+def _pieces(event: Event) -> list[dict[str, str]]:
+    """The text of an event without its reasoning, token by token, with what drafted each."""
+    words = ((piece.text[piece.thought :], piece.drafted) for piece in event.pieces)
+    return [{"text": text, "drafted": drafted} for text, drafted in words if text]
+
+
+def figures_of(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
     """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics of
     each, by its index. A prompt counts once, however many choices it has. All draft tokens count as
     predicted ones."""
@@ -168,7 +179,8 @@ def _figures(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
         for stats in done.values()
         if stats.decode_since is not None
     ]
-    if spans:  # they are decoded together
+    if len(spans) > 1:  # they are decoded together
+        sums.plain_s = 0.0
         sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
     usage = {
         "prompt_tokens": prompts.prompt_tokens,

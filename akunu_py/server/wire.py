@@ -157,7 +157,9 @@ async def start_stream(
 
 class Reply(Protocol):
     """Writes the answers to the jobs of one request, in the form of a contract; the index says
-    which of them."""
+    which of them. One that `is_slow` takes its time for the ends of answers."""
+
+    is_slow: bool = False
 
     def begin(self, stats: Stats) -> Iterable[bytes]:
         """The chunks before those of events; of the first job, what is known so far."""
@@ -221,7 +223,8 @@ class JobAnswer(Response):
             def write() -> Response:
                 return JSONAnswer(self._reply.whole(completions), headers=self._warning)
 
-            is_long = self._jobs[0].options.logprobs is not None  # perhaps those of a long prompt
+            # Log-probabilities are perhaps those of a long prompt.
+            is_long = self._jobs[0].options.logprobs is not None or self._reply.is_slow
             answer = await asyncio.to_thread(write) if is_long else write()
             await answer(scope, receive, send)
 
@@ -231,7 +234,8 @@ class JobAnswer(Response):
             async with aclosing(self._service.stream(self._jobs)) as events:
                 async for index, event in events:
                     parts = self._reply.feed(index, event)
-                    if event.prompt_logprobs is not None:
+                    ends = event.finish_reason is not None
+                    if event.prompt_logprobs is not None or (ends and self._reply.is_slow):
                         parts = await asyncio.to_thread(list, parts)
                     await chunks.send(parts)
         except Exception as error:
@@ -335,12 +339,16 @@ def logprob_entries(
 
 def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
     """How long the prompt and the completion took, in llama-server's words. Cached prompt tokens do
-    not count; `done` is how many tokens of the prompt are done, if not all of them."""
+    not count; `done` is how many tokens of the prompt are done, if not all of them. Our own are
+    `forward_n`, `drafts`, and `speedup` over no drafts, where that is known."""
     prompt = stats.prompt_tokens if done is None else done
     computed = max(prompt - stats.cached_tokens, 0)
     found: dict[str, Any] = {"cache_n": stats.cached_tokens}
     found |= _rates("prompt", computed, stats.prefill_s if computed or done is None else 0.0)
     found |= _rates("predicted", stats.generated_tokens, stats.decode_s)
+    found["forward_n"] = stats.target_forwards
+    if stats.speedup is not None:
+        found["speedup"] = round(stats.speedup, 3)
     if stats.drafted:
         found |= {"draft_n": stats.drafted, "draft_n_accepted": stats.accepted}
         found["drafts"] = stats.drafts

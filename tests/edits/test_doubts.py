@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py.edits.doubts import doubt
+from akunu_py.edits.doubts import doubt, merge_doubt
 
 CODE = "def one():\n    return 1\n\n\ndef two():\n    return one() + 1\n"
 ONE = CODE.partition("\n\n")[0]
@@ -88,3 +88,23 @@ def test_a_comment_on_something_else_is_not() -> None:
 def test_the_file_that_a_link_leads_to_tells_the_language(tmp_path: Path) -> None:
     (link := tmp_path / "conf").symlink_to(tmp_path / "conf.json")
     assert "no longer valid JSON" in (doubt(str(link), '{"a": 1}', '{"a": 1', "x") or "")
+
+
+OLD = "def f(x):\n    y = x\n    return y\n"
+
+
+@pytest.mark.parametrize(
+    ("update", "new", "why"),
+    [
+        ("# ... existing code ...\n    return -y", "def f(x):\n    y = x\n    return -y\n", None),
+        ("def f(x):\n  return -y", "def f(x):\n    y = x\n    return -y\n", None),
+        ("# negate it\n    return -y", "def f(x):\n    y = x\n    return -y\n", None),
+        ("    return -y", "def f(x):\n    y = x + 1\n    return -y\n", "y = x + 1"),
+        ("    return -y", OLD, "lacks a line of the update: return -y"),
+    ],
+)
+def test_a_merge_has_the_lines_of_both_and_no_others(
+    update: str, new: str, why: str | None
+) -> None:
+    found = merge_doubt(OLD, update, new)
+    assert found is None if why is None else why in str(found)

@@ -1,5 +1,5 @@
 """A headless Chromium, driven over its DevTools protocol through a pair of pipes: no library, no
-port. For pictures of the status page, and for its tests.
+port. For pictures of the pages, and for their tests.
 """
 
 import base64
@@ -9,7 +9,7 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -24,6 +24,9 @@ _FLAGS: Final = (
     "--disable-background-networking",
     "--no-first-run",
     "--hide-scrollbars",
+    "--disable-background-timer-throttling",  # of a tab behind another
+    "--disable-renderer-backgrounding",
+    "--disable-backgrounding-occluded-windows",
 )
 # Chromium reads commands from descriptor 3 and writes to 4.
 _START: Final = """
@@ -44,16 +47,46 @@ def find_chromium() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
-class Tab:
-    """A page in a browser; `complaints` are what it logged: scripts that failed, and what a policy
-    blocked."""
+class _Browser:
+    """The pair of pipes to a browser, which all tabs share."""
 
     def __init__(self, commands: int, replies: int) -> None:
-        self.complaints: list[str] = []
         self._heard = bytearray()
         self._commands = commands
         self._replies = replies
         self._count = 0
+
+    def send(self, message: dict[str, Any], hear: Callable[[dict[str, Any]], None]) -> Any:
+        """Sends a command and waits for its result; `hear` gets the messages before that."""
+        self._count += 1
+        rest = memoryview(json.dumps(message | {"id": self._count}).encode() + b"\0")
+        while rest:
+            rest = rest[os.write(self._commands, rest) :]
+        while (reply := self._read()).get("id") != self._count:
+            hear(reply)
+        if "error" in reply:
+            raise RuntimeError(f"{message['method']}: {reply['error']['message']}")
+        return reply["result"]
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._heard:
+            ready, _, _ = select.select([self._replies], [], [], _PATIENCE_S)
+            part = os.read(self._replies, 1 << 16) if ready else b""
+            if not part:
+                raise RuntimeError("Chromium does not answer.")
+            self._heard += part
+        message, _, self._heard = self._heard.partition(b"\0")
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+
+class Tab:
+    """A page in a browser; `complaints` are what it logged: scripts that failed, and what a policy
+    blocked."""
+
+    def __init__(self, browser: _Browser) -> None:
+        self.complaints: list[str] = []
+        self._browser = browser
         self._session: str | None = None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
@@ -61,20 +94,20 @@ class Tab:
         for domain in ("Page", "Runtime", "Log"):
             self.send(f"{domain}.enable")
 
+    def another(self) -> "Tab":
+        """A second tab of the same browser."""
+        return Tab(self._browser)
+
     def send(self, method: str, **parameters: Any) -> Any:
         """Calls a method of the protocol and waits for its result."""
-        self._count += 1
-        message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
+        message: dict[str, Any] = {"method": method, "params": parameters}
         if self._session is not None:
             message["sessionId"] = self._session
-        rest = memoryview(json.dumps(message).encode() + b"\0")
-        while rest:
-            rest = rest[os.write(self._commands, rest) :]
-        while (reply := self._read()).get("id") != self._count:
-            self._hear(reply)
-        if "error" in reply:
-            raise RuntimeError(f"{method}: {reply['error']['message']}")
-        return reply["result"]
+        return self._browser.send(message, self._hear)
+
+    def close(self) -> None:
+        """Closes the page alone."""
+        self.send("Page.close")
 
     def open(self, url: str) -> None:
         """Goes to an address."""
@@ -119,17 +152,6 @@ class Tab:
         picture = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         return base64.b64decode(picture["data"])
 
-    def _read(self) -> dict[str, Any]:
-        while b"\0" not in self._heard:
-            ready, _, _ = select.select([self._replies], [], [], _PATIENCE_S)
-            part = os.read(self._replies, 1 << 16) if ready else b""
-            if not part:
-                raise RuntimeError("Chromium does not answer.")
-            self._heard += part
-        message, _, self._heard = self._heard.partition(b"\0")
-        found: dict[str, Any] = json.loads(message)
-        return found
-
     def _hear(self, message: dict[str, Any]) -> None:
         if message.get("method") == "Log.entryAdded":
             self.complaints.append(message["params"]["entry"]["text"])
@@ -153,7 +175,7 @@ def open_tab(chromium: str) -> Iterator[Tab]:
         os.close(to_browser)
         os.close(from_browser)
         try:
-            yield Tab(commands, replies)
+            yield Tab(_Browser(commands, replies))
         finally:
             os.close(commands)  # ends the browser and its child processes
             os.close(replies)

@@ -8,6 +8,7 @@ import pytest
 import akunu_py
 from akunu_py.server.settings import ServerSettings
 from tests.parrot import parrot_engine
+from tests.server.chromium import Tab, find_chromium, open_tab
 from tests.server.live import FRIEND, KEY, HeldEngine, LiveServer, serve
 
 SENT_NAMES = (
@@ -70,3 +71,12 @@ def held(held_server: LiveServer, engine: HeldEngine) -> Iterator[LiveServer]:
     yield held_server
     engine.release()
     held_server.settle()
+
+
+@pytest.fixture(scope="session")
+def tab() -> Iterator[Tab]:
+    """A page in a browser."""
+    if (chromium := find_chromium()) is None:
+        pytest.skip("there is no Chromium here")
+    with open_tab(chromium) as tab:
+        yield tab

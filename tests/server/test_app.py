@@ -206,7 +206,9 @@ def test_the_key_may_be_in_a_file_or_a_variable(
 
 
 def test_pages_may_be_disabled(guarded: LiveServer) -> None:
-    found = [guarded.get(path, **BEARER).status_code for path in ("/status", "/slots", "/metrics")]
+    found = [
+        guarded.get(path, **BEARER).status_code for path in ("/status.json", "/slots", "/metrics")
+    ]
     assert found == [200, 501, 501]
 
 
@@ -256,7 +258,7 @@ def test_pages_that_are_allowed_may_ask_and_read(
     [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"X-Api-Key": "wrong"}],
 )
 def test_without_the_key_there_is_no_answer(guarded: LiveServer, headers: dict[str, str]) -> None:
-    for path in ("/props", "/status"):
+    for path in ("/props", "/status.json"):
         response = guarded.get(path, **headers)
         assert response.status_code == 401
         assert response.json()["error"]["type"] == "authentication_error"

@@ -246,6 +246,11 @@ CHAT: Fields = OPENAI | {
     "tools": TOOLS, "tool_choice": CHOICE, "parallel_tool_calls": FLAG, "response_format": RESPONSE,
     "chat_template_kwargs": OBJECT, "reasoning_effort": TEXT,
 }  # fmt: skip
+MERGE: Fields = {name: kind for name, kind in OPENAI.items() if name != "stream_options"}
+EDIT: Fields = MERGE | {
+    "instruction": TEXT, "path": TEXT, "language": TEXT, "format": TEXT, "answer_format": TEXT,
+    "lines": IDS, "function": TEXT,
+}  # fmt: skip
 OLLAMA: Fields = {"stream": FLAG, "format": FORMAT, "options": OBJECT} | {
     f"options.{name}": kind
     for name, kind in (
@@ -326,6 +331,22 @@ DOORS: Final[dict[str, Door]] = {
         },
         speaks=True,
     ),
+    "/v1/edits": Door(
+        {"input": "a\n", "instruction": "b", "max_tokens": 2}, EDIT | {"input": TEXT}, speaks=True
+    ),
+    "/v1/apply": Door(
+        {"original": "a\n", "update": "b", "max_tokens": 2},
+        EDIT | {"original": TEXT, "update": TEXT},
+        speaks=True,
+    ),
+    "/v1/apply/chat/completions": Door(
+        {
+            "messages": [{"role": "user", "content": "<code>a</code><update>b</update>"}],
+            "max_tokens": 2,
+        },
+        MERGE | {"messages": MESSAGES, "path": TEXT, "format": TEXT},
+        speaks=True,
+    ),
     "/api/generate": Door(
         {"prompt": "a", "options": {"num_predict": 2}},
         OLLAMA
@@ -341,7 +362,7 @@ DOORS: Final[dict[str, Door]] = {
 SAME: Final = (
     "/completions", "/chat/completions", "/v1/chat/completions/input_tokens", "/fim/completions",
     "/chat/completions/input_tokens", "/responses", "/v1/responses/input_tokens",
-    "/v1/beta/completions",
+    "/v1/beta/completions", "/v1/code/apply",
 )  # fmt: skip
 """Other paths of the same endpoints."""
 UNREAD: Final = (

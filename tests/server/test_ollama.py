@@ -52,15 +52,6 @@ def test_streams_unless_told_otherwise(live: LiveServer) -> None:
     assert last["context"] == whole["context"]
 
 
-def test_drafted_pieces_are_marked_on_request(live: LiveServer) -> None:
-    *parts, last = stream(live, show_drafts=True, prompt="abab" * 20, raw=True)
-    pieces = [piece for part in parts for piece in part["pieces"]]
-    assert "".join(piece["text"] for piece in pieces) == "".join(p["response"] for p in parts)
-    drafted = sum(piece["drafted"] != "" for piece in pieces)
-    assert drafted <= last["draft_accepted_count"] <= last["draft_count"]
-    assert "pieces" not in ask(live)
-
-
 def test_a_prompt_is_put_into_the_models_template_unless_it_is_raw(live: LiveServer) -> None:
     plain, raw = ask(live), ask(live, raw=True)
     assert raw["prompt_eval_count"] == len("hello")

@@ -52,7 +52,7 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
         answer = pool.submit(held.post, "/completion", LONG)
         engine.wait_until_held()
         slot, idle = held.get("/slots").json()
-        (sequence,) = held.get("/status").json()["sequences"]
+        (sequence,) = held.get("/status.json").json()["sequences"]
         metrics = held.get("/metrics").text
         engine.release()
         assert answer.result().status_code == 200
@@ -64,7 +64,7 @@ def test_slots_and_status_tell_what_runs(held: LiveServer, engine: HeldEngine) -
     assert sequence["computed_tokens"] == 299
     assert "llamacpp:requests_processing 1" in metrics
     held.settle()
-    assert held.get("/status").json()["sequences"] == []
+    assert held.get("/status.json").json()["sequences"] == []
     assert not any(slot["is_processing"] for slot in held.get("/slots").json())
 
 

@@ -1,0 +1,320 @@
+// The chat: conversations are kept in this browser, and answers streamed from this server.
+import { render } from "./markdown.js";
+
+const [KEY, SETTINGS, THEME] = ["akunu-py-key", "akunu-py-settings", "akunu-py-theme"];
+const SAVE_MS = 1000; // while an answer grows
+const DRAW_SHARE = 4; // drawing takes a fifth of the time at most
+const settings = JSON.parse(localStorage.getItem(SETTINGS) || "{}");
+const views = new WeakMap(); // of messages
+const tabs = new BroadcastChannel("akunu-py");
+const $ = (id) => document.getElementById(id);
+const newId = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
+const blank = () => ({ id: newId(), title: "", revision: 0, updated: 0, messages: [] });
+const lastOf = (wanted) => current.messages.findLastIndex(({ role }) => role === wanted);
+let current = blank();
+let running = null; // the conversation and the message that grow, and what stops them
+let editing = null; // the number of the message that is sent again
+function make(name, properties, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+// A record for each conversation. Of two tabs that go on with one at the same time, the second keeps
+// its own under a new id.
+
+const database = new Promise((resolve, reject) => {
+  const opening = indexedDB.open("akunu-py", 1);
+  const onupgradeneeded = () => opening.result.createObjectStore("conversations", { keyPath: "id" });
+  Object.assign(opening, { onupgradeneeded, onsuccess: () => resolve(opening.result), onerror: () => reject(opening.error) });
+});
+async function stored(mode, work) {
+  try {
+    const all = (await database).transaction("conversations", mode).objectStore("conversations");
+    return await new Promise((resolve, reject) => {
+      const [request, { transaction }] = [work(all), all];
+      Object.assign(transaction, { oncomplete: () => resolve(request?.result), onabort: () => reject(transaction.error) });
+    });
+  } catch (error) {
+    $("state").textContent = `Conversations cannot be kept: ${error.message}`;
+    return null;
+  }
+}
+const find = (id) => stored("readonly", (all) => all.get(id));
+const save = (conversation) => stored("readwrite", (all) => {
+  const before = all.get(conversation.id);
+  before.onsuccess = () => {
+    if (before.result && before.result.revision !== conversation.revision) conversation.id = newId();
+    all.put(Object.assign(conversation, { revision: conversation.revision + 1, updated: Date.now() }));
+  };
+});
+async function tell(id) {
+  tabs.postMessage(id);
+  if (current.revision) history.replaceState(null, "", `#${current.id}`);
+  await list();
+}
+async function list() {
+  const all = await stored("readonly", (kept) => kept.getAll()) ?? [];
+  all.sort((one, other) => other.updated - one.updated);
+  $("conversations").replaceChildren(...all.map(({ id, title }) => {
+    const open = make("button", { className: "open", textContent: title, title, onclick: () => go(id) });
+    const remove = make("button", { className: "delete", textContent: "✕", title: "Delete" });
+    remove.onclick = () => sure(remove, () => forget(id));
+    return make("li", { id: `kept-${id}`, className: id === current.id ? "current" : "" }, open, remove);
+  }));
+}
+function sure(button, act) {
+  const word = button.textContent;
+  if (word === "Really?") return act();
+  button.textContent = "Really?";
+  button.onblur = () => { button.textContent = word; };
+  return button.focus();
+}
+async function forget(id) {
+  await stored("readwrite", (all) => (id ? all.delete(id) : all.clear()));
+  if (!id || id === current.id) await go();
+  await tell(id);
+}
+async function go(id) {
+  if (running && running.conversation.id === id) current = running.conversation;
+  else current = (id && await find(id)) || blank();
+  history.replaceState(null, "", current.revision ? `#${id}` : location.pathname);
+  $("side").classList.remove("shown");
+  edit(null);
+  show();
+  $("log").scrollTop = $("log").scrollHeight;
+  await list();
+}
+tabs.onmessage = async ({ data: id }) => {
+  if (id === current.id && running?.conversation !== current) current = await find(id) ?? blank();
+  show();
+  await list();
+};
+
+// Requests.
+
+let asking = null; // for the key, on behalf of all requests
+async function request(path, options = {}) {
+  for (;;) {
+    const key = sessionStorage.getItem(KEY), headers = key ? { Authorization: `Bearer ${key}` } : {};
+    const response = await fetch(path, { ...options, headers, cache: "no-store" });
+    if (response.status === 401) await (asking ??= askKey(key));
+    else if (response.status !== 503) return response;
+    else {
+      $("state").textContent = "The model is being loaded …";
+      await new Promise((resolve) => setTimeout(resolve, 1000));
+      $("state").textContent = "";
+      options.signal?.throwIfAborted();
+    }
+  }
+}
+function askKey(wrong) {
+  $("key-error").textContent = wrong ? "That is not the key." : "";
+  $("ask-key").showModal();
+  return new Promise((resolve, reject) => {
+    $("ask-key").onclose = () => {
+      asking = $("ask-key").onclose = null;
+      sessionStorage.setItem(KEY, $("key").value);
+      return $("key").value ? resolve() : reject(new Error("The server wants its API key."));
+    };
+  });
+}
+async function* chunks(body, signal) {
+  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
+  if (!response.ok) throw new Error((await response.json()).error.message);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const events = (rest + part.value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) if (event.startsWith("data: {")) yield JSON.parse(event.slice(6));
+  }
+}
+function bodyFor({ messages }) {
+  const { system, plain, unthinking, drafts, ...sampling } = settings;
+  const said = messages.filter(({ role, content }) => role === "user" || content).map(({ role, content, thinking }) =>
+    ({ role, content, ...(thinking && { reasoning_content: thinking }) }));
+  return {
+    temperature: 0, ...sampling, model: $("model").value, stream: true, timings_per_token: true, show_drafts: true,
+    messages: system ? [{ role: "system", content: system }, ...said] : said,
+    ...(plain && { num_draft_tokens: 0 }), ...(unthinking && { chat_template_kwargs: { enable_thinking: false } }),
+  };
+}
+function take(message, { error, choices, pieces = [], timings = message.timings }) {
+  if (error) throw new Error(error.message);
+  const [{ delta, finish_reason: finish }] = choices;
+  message.content += delta.content ?? "";
+  message.thinking += delta.reasoning_content ?? "";
+  for (let { text, drafted } of pieces) {
+    if (!message.runs.length && message.thinking) text = text.trimStart(); // as of the content
+    const last = message.runs.at(-1);
+    if (last?.[1] === drafted) last[0] += text.length;
+    else if (text) message.runs.push([text.length, drafted]);
+  }
+  return Object.assign(message, { timings, cut: finish === "length" });
+}
+async function answer(message = { role: "assistant", content: "" }) {
+  const conversation = current;
+  if (!message.content) Object.assign(message, { thinking: "", runs: [] });
+  Object.assign(message, { stopped: false, error: "" });
+  const asked = bodyFor(conversation);
+  if (conversation.messages.at(-1) !== message) conversation.messages.push(message);
+  running = { conversation, message, stop: new AbortController() };
+  show();
+  $("log").scrollTop = $("log").scrollHeight;
+  await save(conversation);
+  await tell(conversation.id);
+  const saving = setInterval(() => save(conversation), SAVE_MS);
+  try {
+    for await (const chunk of chunks(asked, running.stop.signal)) draw(take(message, chunk));
+  } catch (error) {
+    message.stopped = error.name === "AbortError";
+    if (!message.stopped) message.error = error instanceof TypeError ? "The server does not answer." : error.message;
+  }
+  clearInterval(saving);
+  running = null;
+  if (conversation === current) show();
+  await save(conversation);
+  await tell(conversation.id);
+}
+function send() {
+  const content = $("text").value;
+  if (running || !content.trim()) return;
+  if (editing !== null) current.messages.length = editing;
+  current.messages.push({ role: "user", content });
+  current.title ||= content.trim().split("\n")[0].slice(0, 80);
+  edit(null);
+  answer();
+}
+function edit(index) {
+  editing = index;
+  $("editing").hidden = index === null;
+  write(current.messages[index]?.content ?? "");
+}
+function write(text) {
+  $("text").value = text;
+  $("text").oninput();
+  $("text").focus();
+}
+
+// What is shown.
+function show() {
+  $("empty").hidden = current.messages.length > 0;
+  follow(() => $("messages").replaceChildren(...current.messages.map(viewOf)));
+  document.title = current.title ? `${current.title} · akunu_py` : "akunu_py";
+  $("legend").hidden = !settings.drafts;
+  $("drafts").setAttribute("aria-pressed", Boolean(settings.drafts));
+  $("theme").textContent = `◐ ${document.documentElement.dataset.theme || "auto"}`;
+  [$("send").hidden, $("stop").hidden] = [running !== null, running === null];
+}
+function follow(change) { // a reader who is at the end stays there
+  const log = $("log"), isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
+  change();
+  if (isAtEnd) log.scrollTop = log.scrollHeight;
+}
+function viewOf(message) {
+  const think = make("details", {}, make("summary"), make("div"));
+  const [body, foot] = ["body", "foot"].map((className) => make("div", { className }));
+  views.set(message, { view: make("article", { className: message.role }, think, body, foot), body, think, foot });
+  paint(message);
+  return views.get(message).view;
+}
+function paint(message) {
+  const { view, body, think, foot } = views.get(message);
+  const waits = running?.message === message && !message.content;
+  view.classList.toggle("waiting", waits);
+  think.hidden = !message.thinking;
+  think.firstChild.textContent = waits ? "Thinking …" : "Thoughts";
+  think.lastChild.textContent = message.thinking ?? "";
+  render(body, message.content, settings.drafts ? message.runs : null);
+  foot.replaceChildren(...footOf(message));
+}
+function* footOf(message) {
+  const { role, timings, stopped, cut, error } = message;
+  const note = (textContent, className = "note") => make("span", { className, textContent });
+  if (error) yield note(error, "bad");
+  else if (stopped || cut) yield note(stopped ? "stopped" : "cut");
+  if (timings?.forward_n) {
+    const { predicted_n: tokens, predicted_per_second: speed, forward_n: forwards, speedup } = timings;
+    yield note(`${tokens.toLocaleString("en")} tokens · ${Math.round(speed).toLocaleString("en")} tokens/s · ` +
+      `${(tokens / forwards).toFixed(2)} tokens per forward`);
+    if (speedup >= 1.05) yield note(`${speedup.toFixed(1)} times as fast as without drafts`, "note gain");
+  }
+  if (running?.message === message) return;
+  const words = [...(role === "user" ? ["Edit", "Copy"] : ["Copy", "Again"]), ...(stopped || cut || error ? ["Continue"] : [])];
+  yield make("span", {}, ...words.map((textContent) => make("button", { className: "plain", textContent })));
+}
+let [due, cost] = [0, 0];
+function draw(message) {
+  due ||= setTimeout(() => {
+    const begun = performance.now();
+    if (running?.message === message && running.conversation === current) follow(() => paint(message));
+    [due, cost] = [0, performance.now() - begun];
+  }, Math.max(30, DRAW_SHARE * cost));
+}
+
+// What the user does.
+async function copy(text, button) {
+  await navigator.clipboard?.writeText(text).catch(() => null); // only over HTTPS or from this machine
+  button.textContent = navigator.clipboard ? "Copied" : "Not allowed";
+  setTimeout(() => { button.textContent = "Copy"; }, 1200);
+}
+function set(name, value) {
+  settings[name] = value || value === 0 ? value : undefined;
+  localStorage.setItem(SETTINGS, JSON.stringify(settings));
+}
+const step = (to) => ($(`kept-${current.id}`)?.[to] ?? $("conversations").firstChild)?.firstChild.click();
+const acts = { // on a message, by its number
+  Edit: edit, Copy: (at, button) => copy(current.messages[at].content, button),
+  Again: (at) => current.messages.splice(at) && answer(), Continue: (at) => answer(current.messages[at]),
+};
+const clicks = {
+  new: () => go(), cancel: () => edit(null), help: () => $("keys").showModal(), forget: () => sure($("forget"), forget),
+  stop: () => running?.stop.abort(), menu: () => $("side").classList.toggle("shown"), close: () => clicks.settings(),
+  settings: () => $("settings").setAttribute("aria-expanded", !($("drawer").hidden = !$("drawer").hidden)),
+  drafts: () => show(set("drafts", !settings.drafts)),
+  theme: ({ dataset } = document.documentElement) =>
+    show(localStorage.setItem(THEME, dataset.theme = { "": "dark", dark: "light", light: "" }[dataset.theme])),
+};
+const keys = { // with Alt
+  KeyN: clicks.new, KeyD: clicks.drafts, KeyS: clicks.settings,
+  ArrowUp: () => step("previousSibling"), ArrowDown: () => step("nextSibling"),
+  KeyR: () => running || lastOf("assistant") < 0 || acts.Again(lastOf("assistant")),
+};
+document.onkeydown = (event) => {
+  const [box, inBox] = [$("text"), event.target === $("text")];
+  if (event.altKey && !event.ctrlKey && keys[event.code]) keys[event.code]();
+  else if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    if (running) clicks.stop();
+    else if (editing !== null) edit(null);
+    else if (!$("drawer").hidden) clicks.settings();
+    else $("side").classList.remove("shown");
+  } else if (inBox && event.key === "Enter" && !event.shiftKey && !event.isComposing) send();
+  else if (inBox && event.key === "ArrowUp" && !box.value && !running && lastOf("user") >= 0) edit(lastOf("user"));
+  else if (event.key === "?" && (inBox ? !box.value : !event.target.matches("input, textarea"))) clicks.help();
+  else return;
+  event.preventDefault();
+};
+$("messages").onclick = ({ target }) => {
+  const act = target.closest(".foot") && !(running && target.textContent !== "Copy") && acts[target.textContent];
+  if (target.matches("figcaption button")) copy(target.closest("figure").querySelector("code").textContent, target);
+  else if (act) act([...$("messages").children].indexOf(target.closest("article")), target);
+};
+$("examples").onclick = ({ target }) => target.matches("button") && write(target.textContent);
+for (const [id, act] of Object.entries(clicks)) $(id).onclick = () => act();
+const submits = { ask: send, "ask-key": () => $("ask-key").close() };
+for (const [id, act] of Object.entries(submits)) $(id).onsubmit = (event) => act(event.preventDefault());
+for (const field of $("drawer").querySelectorAll("[name]")) {
+  const held = { checkbox: "checked", number: "valueAsNumber" }[field.type] ?? "value";
+  if (settings[field.name] !== undefined) field[held] = settings[field.name];
+  field.onchange = () => set(field.name, field[held]);
+}
+$("text").oninput = () => {
+  $("text").style.height = "auto";
+  $("text").style.height = `${$("text").scrollHeight}px`;
+};
+$("model").onchange = () => set("model", $("model").value);
+await go(location.hash.slice(1));
+const { data } = await (await request("v1/models")).json();
+$("model").replaceChildren(...data.map(({ id }) => new Option(id)));
+if (data.some(({ id }) => id === settings.model)) $("model").value = settings.model;

@@ -1,0 +1,376 @@
+"""The chat at `/`: over HTTP, and in a browser, if there is a Chromium."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.chromium import Tab
+from tests.server.live import KEY, HeldEngine, LiveServer
+
+PARTS = re.compile(r'(?:src|href)="(static/[\w.]+)"')
+
+
+@pytest.mark.parametrize("path", ["/", "/status"])
+def test_a_page_needs_nothing_from_elsewhere(live: LiveServer, path: str) -> None:
+    page = live.get(path)
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert not re.search(r"\s(on\w+|style)=|<script>|<style>", page.text)
+    assert set(re.findall(r'(?:src|href)="(?!data:|static/)([^"]*)"', page.text)) <= {
+        "status",
+        "./",
+    }
+    for part in PARTS.findall(page.text):
+        found = live.get(f"/{part}")
+        kind = "text/css" if part.endswith("css") else "text/javascript"
+        assert found.headers["content-type"] == f"{kind}; charset=utf-8"
+        assert not re.search(r"https?://(?!www\.w3\.org)\w|innerHTML|eval\(", found.text)
+    head = live.client.request("HEAD", path)
+    assert (head.status_code, head.text) == (200, "")
+
+
+@pytest.mark.parametrize("path", ["/", "/status"])
+def test_a_page_may_run_its_own_scripts_alone(live: LiveServer, path: str) -> None:
+    policy = live.get(path).headers["content-security-policy"]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert {rules[f"{kind}-src"] for kind in ("script", "style", "connect")} == {"'self'"}
+    assert rules["require-trusted-types-for"] == "'script'"
+    assert "unsafe" not in policy
+    assert "*" not in policy
+
+
+@pytest.fixture
+def clean(tab: Tab) -> Iterator[Tab]:
+    """The tab, without what earlier tests left in the browser."""
+    tab.complaints.clear()
+    tab.show_in(width=1100, dark=False)
+    yield tab
+    tab.send("Storage.clearDataForOrigin", origin=tab.run("origin"), storageTypes="all")
+
+
+def open_chat(tab: Tab, server: LiveServer) -> None:
+    tab.open(f"{server.url}/")
+    tab.wait_for("document.querySelector('#model option').textContent !== '…'")
+
+
+def say(tab: Tab, text: str) -> None:
+    """Types a message and sends it."""
+    tab.run(f"document.getElementById('text').value = {json.dumps(text)}")
+    press(tab, "Enter")
+
+
+def press(tab: Tab, key: str, **how: Any) -> None:
+    event = json.dumps({"key": key, "bubbles": True, "cancelable": True} | how)
+    tab.run(f"document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {event}))")
+
+
+def wait_until_answered(tab: Tab, answers: int = 1) -> None:
+    tab.wait_for(
+        f"document.querySelectorAll('article.assistant').length === {answers} &&"
+        "!document.getElementById('send').hidden"
+    )
+
+
+def shown(tab: Tab, selector: str = "article .body") -> list[str]:
+    """The texts of the elements that a selector finds."""
+    found = tab.run(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.innerText)")
+    return [str(text).strip() for text in found]
+
+
+def click(tab: Tab, selector: str) -> None:
+    tab.run(f"document.querySelector({json.dumps(selector)}).click()")
+
+
+def answer_with(tab: Tab, chunks: list[dict[str, Any]]) -> None:
+    """Makes the next answers consist of these chunks of a stream."""
+    tab.run(
+        f"""
+        window.asked = [];
+        const real = window.real ??= window.fetch;
+        window.fetch = (path, options) => {{
+          if (path !== "v1/chat/completions") return real(path, options);
+          window.asked.push(JSON.parse(options.body));
+          const send = async (to) => {{
+            for (const chunk of {json.dumps(chunks)}) {{
+              const data = JSON.stringify({{ choices: [{{ delta: {{}} }}], ...chunk }});
+              to.enqueue(new TextEncoder().encode(`data: ${{data}}\\n\\n`));
+              await new Promise((resolve) => setTimeout(resolve));
+            }}
+            to.close();
+          }};
+          return Promise.resolve(new Response(new ReadableStream({{ start: send }})));
+        }};
+        """
+    )
+
+
+def content(text: str, drafted: str = "") -> dict[str, Any]:
+    """A chunk with a text that came from somewhere."""
+    piece = {"text": text, "drafted": drafted}
+    return {"choices": [{"delta": {"content": text}}], "pieces": [piece]}
+
+
+def test_a_conversation_outlives_the_page(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    assert not clean.run("document.getElementById('empty').hidden")
+    say(clean, "One **two** `three`.")
+    wait_until_answered(clean)
+    say(clean, "```python\nx = 1\n```")
+    wait_until_answered(clean, 2)
+    said = ["One two three.", "One two three.", "python\nCopy\nx = 1", "python\nCopy\nx = 1"]
+    assert shown(clean) == said
+    facts = r"20 tokens · [\d,]+ tokens/s · \d+\.\d\d tokens per forward"
+    assert re.fullmatch(facts, shown(clean, ".foot .note:not(.gain)")[0])
+    clean.wait_for("location.hash !== ''")
+    clean.send("Page.reload")
+    clean.wait_for("window.real === undefined && document.querySelectorAll('article').length === 4")
+    assert shown(clean) == said
+    assert shown(clean, "#conversations .open") == ["One **two** `three`."]
+    assert clean.complaints == []
+
+
+def test_a_message_is_edited_and_sent_again(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    say(clean, "first")
+    wait_until_answered(clean)
+    say(clean, "second")
+    wait_until_answered(clean, 2)
+    clean.run("[...document.querySelectorAll('.user .foot button')][0].click()")
+    assert clean.run("document.getElementById('text').value") == "first"
+    press(clean, "Escape")
+    press(clean, "ArrowUp")
+    assert clean.run("document.getElementById('text').value") == "second"
+    say(clean, "third")
+    wait_until_answered(clean, 2)
+    assert shown(clean) == ["first", "first", "third", "third"]
+    press(clean, "r", code="KeyR", altKey=True)
+    wait_until_answered(clean, 2)
+    assert shown(clean) == ["first", "first", "third", "third"]
+    press(clean, "n", code="KeyN", altKey=True)
+    clean.wait_for("!document.getElementById('empty').hidden")
+    press(clean, "ArrowDown", code="ArrowDown", altKey=True)
+    clean.wait_for("document.querySelectorAll('article').length === 4")
+
+
+def test_an_answer_is_stopped_and_continued(
+    clean: Tab, held: LiveServer, engine: HeldEngine
+) -> None:
+    open_chat(clean, held)
+    engine.hold(after=30)
+    say(clean, "go on")
+    clean.wait_for("document.querySelector('.assistant .body').innerText.length > 5")
+    clean.wait_for("!document.getElementById('stop').hidden")
+    press(clean, "Escape")
+    clean.wait_for("!document.getElementById('send').hidden")
+    engine.release()
+    held.settle()
+    begun = clean.run("document.querySelector('.assistant .body').textContent")
+    assert shown(clean, ".assistant .foot .note")[0] == "stopped"
+    engine.hold(after=30)
+    clean.run("[...document.querySelectorAll('.assistant button')].at(-1).click()")
+    clean.wait_for(
+        f"document.querySelector('.assistant .body').textContent.length > {len(begun)} + 5"
+    )
+    assert clean.run("document.querySelector('.assistant .body').textContent").startswith(begun)
+    press(clean, "Escape")
+    engine.release()
+    clean.wait_for("!document.getElementById('send').hidden")
+
+
+def test_two_tabs_know_of_each_other_and_lose_nothing(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    say(clean, "shared")
+    wait_until_answered(clean)
+    clean.wait_for("location.hash !== ''")
+    other = clean.another()
+    other.open(clean.run("location.href"))
+    wait_until_answered(other)
+    say(other, "from the other")
+    wait_until_answered(other, 2)
+    clean.wait_for("document.querySelectorAll('article').length === 4")
+    # Both go on with the same conversation at once: the second keeps its own.
+    for tab in (clean, other):
+        answer_with(tab, [content("slow"), content(" and so on")])
+    for tab in (clean, other):
+        say(tab, "at once")
+    for tab in (clean, other):
+        wait_until_answered(tab, 3)
+    clean.wait_for("document.querySelectorAll('#conversations li').length === 2")
+    other.close()
+    assert clean.run("location.hash") != ""
+
+
+def test_an_answer_of_100_kb_is_streamed(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    prose = "".join(f"Line {i} of *many* words and `code`.\n\n" for i in range(1500))
+    code = "```python\n" + "".join(f"value_{i} = {i}\n" for i in range(3000)) + "```\n"
+    text = prose + code
+    assert len(text) > 100_000
+    size = 500
+    answer_with(clean, [content(text[at : at + size]) for at in range(0, len(text), size)])
+    say(clean, "go on")
+    wait_until_answered(clean)
+    assert clean.run("document.querySelectorAll('.assistant p').length") == 1500
+    assert clean.run("document.querySelector('.assistant code:last-child').textContent") == "code"
+    lines = clean.run("document.querySelector('pre code').textContent").split("\n")
+    assert (lines[0], lines[-1]) == ("value_0 = 0", "value_2999 = 2999")
+    assert clean.run("log.scrollTop + log.clientHeight >= log.scrollHeight - 80")
+
+
+HOSTILE = """<script>window.hit = 1</script><img src=x onerror="window.hit = 2">
+<iframe srcdoc="<script>parent.hit = 3</script>"></iframe>
+
+[click](javascript:window.hit=4) [data](data:text/html,x) ![pixel](http://127.0.0.2/p.png)
+[good](https://example.org/a_b_(c)) <https://example.org/> __proto__ [constructor](vbscript:x)
+
+| a | b |
+| --- | --- |
+| <svg onload=alert(1)> | `c | d` | e |
+
+"""
+HOSTILE += "> " * 5000 + "deep\n" + "".join(f"{' ' * depth}- item\n" for depth in range(200))
+HOSTILE += "*" * 20000 + "[" * 20000 + "`" * 9999
+
+
+def test_hostile_text_stays_text(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    answer_with(clean, [content(HOSTILE[at : at + 400]) for at in range(0, len(HOSTILE), 400)])
+    say(clean, HOSTILE[:500])
+    wait_until_answered(clean)
+    body = "document.querySelector('.assistant .body')"
+    kinds = "script, img, iframe, svg, object, embed, style, link, form, [onload], [onerror]"
+    assert clean.run(f"{body}.querySelectorAll({json.dumps(kinds)}).length") == 0
+    links = clean.run(f"[...{body}.querySelectorAll('a')].map((a) => [a.href, a.rel, a.target])")
+    safe = ["noopener noreferrer", "_blank"]
+    assert links == [
+        ["http://127.0.0.2/p.png", *safe],
+        ["https://example.org/a_b_(c)", *safe],
+        ["https://example.org/", *safe],
+    ]
+    assert clean.run("window.hit") is None
+    assert "<script>window.hit = 1</script>" in clean.run(f"{body}.textContent")
+    assert "[click](javascript:window.hit=4)" in clean.run(f"{body}.textContent")
+    assert clean.complaints == []
+    with pytest.raises(RuntimeError, match="TrustedHTML"):
+        clean.run("document.body.innerHTML = 'x'")
+
+
+def test_markdown_becomes_elements(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    text = (
+        "# Head\n\nSome **bold *and italic*** in\na_b_c 2 * 3 * 4 \\*no\\*.\n\n"
+        "1. one\n   - inner\n\n     more\n2. two\n\n> quoted\n> `x`\n\n---\n\n"
+        "| a | b |\n|--|--|\n| 1 | ~~2~~ |\n\n~~~js\nlet a;"
+    )
+    answer_with(clean, [content(character) for character in text])
+    say(clean, "go on")
+    wait_until_answered(clean)
+    tree = """
+        (function tree(node) {
+          return node.nodeType === 3 ? node.data : node.tagName === "FIGCAPTION" ? "" :
+            `<${node.tagName.toLowerCase()}>${[...node.childNodes].map(tree).join("")}</>`;
+        })(document.querySelector(".assistant .body"))
+    """
+    assert clean.run(tree) == (
+        "<div><h1>Head</><p>Some <strong>bold <em>and italic</></> in\na_b_c 2 * 3 * 4 *no*.</>"
+        "<ol><li><p>one</><ul><li><p>inner</><p>more</></></></><li><p>two</></></>"
+        "<blockquote><p>quoted\n<code>x</></></><hr></>"
+        "<div><table><tr><th>a</><th>b</></><tr><td>1</><td><del>2</></></></></>"
+        "<figure><pre><code>let a;</></></></>"
+    )
+
+
+def test_accepted_drafts_are_coloured_on_a_switch(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    drafts = [("Say **", ""), ("one two", "copies"), ("** and\n\n```\nx", ""), (" = 1\n", "head")]
+    answer_with(clean, [content(text, drafted) for text, drafted in drafts])
+    say(clean, "go on")
+    wait_until_answered(clean)
+    marks = "[...document.querySelectorAll('.body mark')].map((m) => [m.textContent, m.className])"
+    assert clean.run(marks) == []
+    press(clean, "d", code="KeyD", altKey=True)
+    assert clean.run(marks) == [["one two", "copies"], [" = 1", "head"]]
+    open_chat(clean, live)
+    assert clean.run("document.getElementById('drafts').ariaPressed") == "true"
+
+
+def test_what_drafted_a_token_is_told_on_request(live: LiveServer) -> None:
+    body = {"messages": [{"role": "user", "content": "abab" * 20}], "max_tokens": 24}
+    body |= {"temperature": 0, "stream": True}
+    *chunks, _ = live.events("/v1/chat/completions", body | {"show_drafts": True})
+    pieces = [piece for chunk in chunks for piece in chunk.get("pieces", ())]
+    said = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+    assert "".join(piece["text"] for piece in pieces) == said
+    drafted = sum(piece["drafted"] != "" for piece in pieces)
+    assert drafted <= chunks[-1]["timings"].get("draft_n_accepted", 0)
+    assert chunks[-1]["timings"]["forward_n"] > 0
+    *chunks, _ = live.events("/v1/chat/completions", body)
+    assert not any("pieces" in chunk for chunk in chunks)
+
+
+def test_thoughts_fold_and_settings_are_sent(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    clean.run(
+        "for (const [name, value] of [['system', 'Be brief.'], ['top_k', 5], ['seed', 0]]) {"
+        "  const field = document.querySelector(`#drawer [name=${name}]`);"
+        "  field.value = value; field.dispatchEvent(new Event('change'));"
+        "}"
+    )
+    thought = {"choices": [{"delta": {"reasoning_content": "Let me see."}}]}
+    timings = {"predicted_n": 1200, "predicted_per_second": 99.6, "forward_n": 480, "speedup": 2.44}
+    answer_with(clean, [thought, content("Yes.") | {"timings": timings}])
+    say(clean, "Well?")
+    wait_until_answered(clean)
+    assert clean.run("document.querySelector('.assistant details').open") is False
+    assert shown(clean, ".assistant summary") == ["Thoughts"]
+    thoughts = clean.run("document.querySelector('.assistant details div').textContent")
+    assert thoughts == "Let me see."
+    assert shown(clean) == ["Well?", "Yes."]
+    assert shown(clean, ".assistant .note") == [
+        "1,200 tokens · 100 tokens/s · 2.50 tokens per forward",
+        "2.4 times as fast as without drafts",
+    ]
+    asked = clean.run("window.asked[0]")
+    assert asked["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Well?"},
+    ]
+    assert (asked["model"], asked["temperature"], asked["top_k"]) == ("tiny", 0, 5)
+    assert asked["seed"] == 0
+
+
+def test_errors_are_told(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    say(clean, "a" * 2000)
+    wait_until_answered(clean)
+    assert "context" in shown(clean, ".foot .bad")[0]
+
+
+def test_it_asks_for_the_key_and_keeps_it(clean: Tab, guarded: LiveServer) -> None:
+    clean.open(f"{guarded.url}/")
+    for key in ("wrong", KEY):
+        clean.wait_for("document.getElementById('ask-key').open")
+        clean.run(f"document.getElementById('key').value = {json.dumps(key)}")
+        clean.run("document.querySelector('#ask-key form').requestSubmit()")
+    clean.wait_for("document.querySelector('#model').options.length === 2")
+    open_chat(clean, guarded)
+    assert not clean.run("document.getElementById('ask-key').open")
+
+
+@pytest.mark.parametrize("width", [320, 800, 1280])
+def test_it_fits_every_window_in_both_themes(clean: Tab, parrot: LiveServer, width: int) -> None:
+    clean.show_in(width=width, dark=True)
+    open_chat(clean, parrot)
+    say(clean, "word" * 50 + "\n```\n" + "code " * 50 + "\n```")
+    wait_until_answered(clean)
+    assert clean.run("document.documentElement.scrollWidth") == width
+    assert clean.run("messages.getBoundingClientRect().right") <= width
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert clean.run(background) == "rgb(20, 22, 23)"
+    click(clean, "#theme")
+    click(clean, "#theme")
+    assert clean.run(background) == "rgb(251, 251, 250)"
+    assert clean.run("localStorage.getItem('akunu-py-theme')") == "light"
