@@ -126,7 +126,7 @@ def test_an_update_is_merged_as_relaces_clients_ask(ember: LiveServer) -> None:
 
 def test_an_update_is_merged_as_morphs_clients_ask(ember: LiveServer) -> None:
     content = f"<instruction>{RENAME}</instruction>\n<code>{CODE}</code>\n<update>{RIGHT}</update>"
-    body = {"model": "morph-v3-fast", "messages": [{"role": "user", "content": content}]}
+    body = {"model": "default", "messages": [{"role": "user", "content": content}]}
     answer = ember.ask("/v1/apply/chat/completions", body)
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": RIGHT}

@@ -64,7 +64,8 @@ async function refresh() {
 
 function show(now) {
   const busy = now.queue.processing > 0;
-  showState(now.state === "loading" ? "loading the model" : busy ? "answering" : "ready",
+  const idle = { loading: "loading the model", idle: "no model is loaded" }[now.state];
+  showState(idle ?? (busy ? "answering" : "ready"),
     now.state === "ready" && busy ? "busy" : now.state);
   showQueue(now);
   if (now.state !== "ready") return;
