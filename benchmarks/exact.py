@@ -40,7 +40,7 @@ from tests.fakes import OracleDrafter
 from tests.rounding import CHIPS, Chip, attention_of, round_as
 from tests.tiny_model import write_tiny_model
 
-_TOKENS: Final = 48
+_TOKENS: Final = 24
 _COMPANY: Final = 4
 _FIRST_CONTEXT: Final = 16
 _LIKE_M3: Final = RowClass(2, ((0, 8),))

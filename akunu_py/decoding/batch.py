@@ -232,9 +232,11 @@ class Batch:
     ) -> None:
         """Submits one forward over what all of them want, or over a step `ahead` of each; `guessed`
         are the chains that may have guessed for it."""
+        if members and members[0].most_rows:
+            members = self._submit_padded(members, ahead=ahead)
         if len(members) <= 1:
             for one in members:
-                one.submit()
+                one.submit_ahead() if ahead else one.submit()
             return
         begun = perf_counter()
         if not ahead:
@@ -268,6 +270,18 @@ class Batch:
             return
         self._latest = shared
         shared.seconds = (perf_counter() - begun) / len(parts)
+
+    def _submit_padded(self, members: Sequence[Member], *, ahead: bool) -> list[Member]:
+        """Submits the forwards of exact members that have to be padded; returns the others."""
+        others = []
+        for one in members:
+            if not one.target.needs_padding(one.flights[0] if ahead else None):
+                others.append(one)
+            elif ahead:
+                one.submit_ahead()
+            else:
+                one.submit()
+        return others
 
     def _join(self, caches: Sequence[KVCache]) -> None:
         """Joins the caches of sequences that have had single steps together for a while; at once if

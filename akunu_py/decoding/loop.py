@@ -192,10 +192,7 @@ class Decoding(Generic[P]):
             self.target.note_pause(perf_counter() - self._handed_over)
         self.submit()
         if self.gain_now >= 0.0:
-            try:
-                self.flights.append(self.target.submit_step_after(self.flights[0]))
-            except Exception as error:
-                self.error = error
+            self.submit_ahead()
         outcome = self.read()
         self.submit()
         self._handed_over = perf_counter()
@@ -208,6 +205,13 @@ class Decoding(Generic[P]):
                 self.flights.append(self.target.submit(self.forward.known, self.forward.draft))
             except Exception as error:  # the round before it can be handed over nevertheless
                 self.error = error
+
+    def submit_ahead(self) -> None:
+        """Submits a step after the forward in flight."""
+        try:
+            self.flights.append(self.target.submit_step_after(self.flights[0]))
+        except Exception as error:
+            self.error = error
 
     def read(self) -> Round:
         """Reads the oldest forward in flight, and lets the loop say what it wants next."""

@@ -211,6 +211,11 @@ class ModelTarget:
     def replayed(self) -> int:
         return len(self._replayed)
 
+    def needs_padding(self, after: PendingForward | None = None) -> bool:
+        """Whether the next forward, or the step after one in flight, may have no rows of others."""
+        context = self.length if after is None else after.start + 1
+        return self._class is not None and self._class.needs_padding(context)
+
     @property
     def can_pipeline(self) -> bool:
         return not (self._sampler.blocks(1) or self._block_rows)

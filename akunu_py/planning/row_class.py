@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
 
@@ -58,14 +59,23 @@ class RowClass:
         """The most tokens of a forward after a short context."""
         return self.levels[0][1]
 
+    @cached_property
+    def _bounds(self) -> list[int]:
+        return [*(start for start, _ in self.levels), _ANY if self.end is None else self.end]
+
     def most(self, context: int) -> int:
         """The most tokens of a forward after `context` others, padding not counted; 1 or more."""
         keys = context + self.smallest
-        bounds = [*(start for start, _ in self.levels), _ANY if self.end is None else self.end]
-        index = bisect_right(bounds, keys)
-        if index == len(bounds):
+        level = bisect_right(self._bounds, keys)
+        if level == len(self._bounds):
             return 1
-        return max(1, min(self.levels[index - 1][1], bounds[index] - keys))
+        return max(1, min(self.levels[level - 1][1], self._bounds[level] - keys))
+
+    def needs_padding(self, context: int) -> bool:
+        """Whether the padding of a step takes it past one of the numbers of keys: without it, among
+        rows of other sequences, it would be computed otherwise."""
+        levels = (bisect_right(self._bounds, context + rows) for rows in (1, self.smallest))
+        return len(set(levels)) > 1
 
     @property
     def unbounded(self) -> RowClass:

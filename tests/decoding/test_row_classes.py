@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -129,6 +130,9 @@ def test_no_forward_leaves_its_class_or_passes_an_edge() -> None:
         8, 8, 2, 1, 1, 1,
     ]  # fmt: skip
     assert alike.unbounded.most(9999) > 1000
+    assert [alike.needs_padding(context) for context in (0, 1021, 1022, 1023)] == [
+        False, False, True, False,
+    ]  # fmt: skip
     assert RowClass().most(0) == 1
     assert not RowClass().holds
 
@@ -206,7 +210,8 @@ def test_exact_answers_share_forwards_of_their_class(name: str, tiny_model_dir: 
     with chip_model(CHIPS[name], "llama", tiny_model_dir) as model:
         alike = Answers(model, replace(EXPECTED[name], shared=EXPECTED[name].largest))
         drafted = Options(40, drafter="ngram", num_draft_tokens=6, exact=True)
-        prompts = [[size, 7, 11, 5] * size for size in (2, 5, 9, 3, 4, 6, 8)]
+        draw, size = Random(3), model.vocabulary_size
+        prompts = [draw.choices(range(size), k=length) for length in (8, 301, 154, 148, 311)]
         expected = []
         for prompt in prompts:
             alike.engine.reset()
