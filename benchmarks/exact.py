@@ -1,7 +1,7 @@
 """What it costs that drafts change nothing: the forwards that compute a row alike.
 
-    python -m benchmarks.exact
-    python -m benchmarks.exact --quick
+    python -m benchmarks.exact simulate
+    python -m benchmarks.exact here --quick
 
 Three questions. On chips that are simulated (`tests/rounding.py` says how), do drafts change a
 token within the class that is found, and do they if it is ignored? What does staying in a class
@@ -220,22 +220,13 @@ def measure_form(form: str, repeats: int, limit_s: float) -> tuple[list[str], di
     return row, {"class": found.as_json(), "seconds": times}
 
 
-def main() -> None:
-    parser = options_of(__doc__, name="exact", quick="few prompts, and no time to prove a class")
-    parser.add_argument("--prompts", type=int, default=200)
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    prompts, repeats = (8, 1) if arguments.quick else (arguments.prompts, arguments.repeats)
-    curves = {name: named.curve for name, named in published_curves().items()}
-    progress = progress_line("parts")
-    chips = {}
-    for done, (name, chip) in enumerate(CHIPS.items(), start=1):
-        chips[name] = examine_chip(chip, prompts, curves["m3-max"])
-        progress(done, len(CHIPS) + len(_FORMS))
-    forms = {}
-    for done, form in enumerate(_FORMS, start=len(CHIPS) + 1):
-        forms[form] = measure_form(form, repeats, 20.0 if arguments.quick else 900.0)
-        progress(done, len(CHIPS) + len(_FORMS))
+def simulate(prompts: int, name: str) -> None:
+    """The record of the chips: simulated ones, and what classes cost on those with known costs."""
+    curves = {word: named.curve for word, named in published_curves().items()}
+    progress, chips = progress_line("chips"), {}
+    for done, (word, chip) in enumerate(CHIPS.items(), start=1):
+        chips[word] = examine_chip(chip, prompts, curves["m3-max"])
+        progress(done, len(CHIPS))
     machine = describe_machine(find_backend())
     ways = list(next(iter(chips.values()))[1])
     body = "\n\n".join(
@@ -246,8 +237,8 @@ def main() -> None:
             f"those without drafts, of {2 * prompts} ({prompts} in company):",
             markdown_table(
                 ["chip", "class", "rows compared", "rows shared", *ways],
-                [[name, str(found), f"{found.rows:,}", found.shared, *different.values()]
-                 for name, (found, different) in chips.items()],
+                [[word, str(found), f"{found.rows:,}", found.shared, *different.values()]
+                 for word, (found, different) in chips.items()],
             ),
             "Speed over that of answers that are not exact, predicted from published costs: in a "
             f"class of {_LIKE_M3.smallest} to {_LIKE_M3.largest} tokens, as M3 and later should "
@@ -256,10 +247,32 @@ def main() -> None:
             markdown_table(
                 ["costs", "class, no drafts", "class, copies", "blocks, no drafts",
                  "blocks, copies", "copies, not exact"],
-                [[name, *predicted(curve)] for name, curve in curves.items()],
+                [[word, *predicted(curve)] for word, curve in curves.items()],
             ),
-            f"The bundled model here, {len(KINDS)} prompts, {_TOKENS} tokens, {repeats} turns; "
-            "speeds are over those with `--no-exact`:",
+        )
+    )  # fmt: skip
+    result = {
+        "machine": machine,
+        "chips": {
+            word: {"class": found.as_json(), "different": dict(different)}
+            for word, (found, different) in chips.items()
+        },
+    }
+    record(name, "Exact for nothing", body, result)
+
+
+def measure_here(repeats: int, limit_s: float, name: str) -> None:
+    """The record of this machine: the classes of three forms of weights, and what they cost."""
+    progress, forms = progress_line("forms"), {}
+    for done, form in enumerate(_FORMS, start=1):
+        forms[form] = measure_form(form, repeats, limit_s)
+        progress(done, len(_FORMS))
+    machine = describe_machine(find_backend())
+    body = "\n\n".join(
+        (
+            machine_line(machine),
+            f"The bundled model, {len(KINDS)} prompts, {_TOKENS} tokens, {repeats} turns; speeds "
+            "are over those with `--no-exact`:",
             markdown_table(
                 ["weights", "alike", "rows compared", "seconds", "as usual", "speed as usual",
                  "speed with --exact"],
@@ -267,15 +280,22 @@ def main() -> None:
             ),
         )
     )  # fmt: skip
-    result = {
-        "machine": machine,
-        "chips": {
-            name: {"class": found.as_json(), "different": dict(different)}
-            for name, (found, different) in chips.items()
-        },
-        "here": {form: found for form, (_, found) in forms.items()},
-    }
-    record(arguments.name, "Exact for nothing", body, result)
+    result = {"machine": machine, "forms": {form: found for form, (_, found) in forms.items()}}
+    record(name, "Exact answers here", body, result)
+
+
+def main() -> None:
+    parser = options_of(__doc__, quick="few prompts, and no time to prove a class")
+    parser.add_argument("part", choices=("simulate", "here"))
+    parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--name", help="of the files in results/; exact, or exact_here")
+    arguments = parser.parse_args()
+    if arguments.part == "simulate":
+        simulate(8 if arguments.quick else arguments.prompts, arguments.name or "exact")
+        return
+    repeats, limit_s = (1, 20.0) if arguments.quick else (arguments.repeats, 900.0)
+    measure_here(repeats, limit_s, arguments.name or "exact_here")
 
 
 if __name__ == "__main__":
