@@ -234,7 +234,8 @@ class Engine:
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 
-        They share forwards unless they are exact, or `batch.why_impossible` says why not.
+        They share forwards, exact ones as far as their class allows, unless
+        `batch.why_impossible` says why not.
 
         Args:
             asked: the prompts.

@@ -18,7 +18,7 @@ import mlx.core as mx
 from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.decoding.batch import Batch, Member
 from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.speculation import SpeculationState, padded_to
+from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
@@ -172,7 +172,7 @@ class Runner:
         if slot is None or session is None or sequence.phase is not Phase.DECODING:
             return True
         # A round begins with the forward that is in flight, and may send the next two.
-        least = padded_to(self._speculation.rows_of(sequence.options))
+        least = 1 if sequence.decoding is None else sequence.decoding.target.least_rows
         rows = session.num_draft_tokens, least, *self._model.padding.values()
         longest = 2 * (2 + max(rows))
         wanted = min(slot.cache.length + longest, prefixes.limit)
@@ -246,7 +246,8 @@ class Runner:
                 session.release()
             if slot is not None:
                 slot.cache.separate()
-                self._prefixes.settle(slot, self._tokens_to_keep(sequence))
+                kept = self._tokens_to_keep(sequence, has_states=slot.cache.has_states)
+                self._prefixes.settle(slot, kept)
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
         """Ends a sequence whose forward may have ended early: the layers of its cache then hold
@@ -263,7 +264,7 @@ class Runner:
         if sequence.reader is not None:
             sequence.reader.end(error)
 
-    def _tokens_to_keep(self, sequence: Sequence) -> list[int]:
+    def _tokens_to_keep(self, sequence: Sequence, *, has_states: bool) -> list[int]:
         """What later requests may reuse of the prompt and the answer of a sequence."""
         options, speculation = sequence.options, self._speculation
         if options.scores_prompt:
@@ -271,10 +272,11 @@ class Runner:
         rows = speculation.rows_of(options)
         if rows is None or options.max_tokens == 0:
             return sequence.tokens
+        if not options.exact and has_states:  # one token less may cost them all of the answer
+            return sequence.tokens
         # It must not depend on drafts either: all but the last token, or whole blocks.
-        if isinstance(rows, RowClass):
-            return sequence.tokens[:-1]
-        whole = sequence.stats.generated_tokens // rows * rows
+        size = rows if isinstance(rows, int) else 1
+        whole = sequence.stats.generated_tokens // size * size
         return sequence.tokens[: len(sequence.prompt) - 1 + whole]
 
     def _first_room(self, sequence: Sequence) -> int:

@@ -11,6 +11,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.row_class import FREE
 from akunu_py.planning.theory import (
     Payoff,
+    affordable,
     assess,
     break_even,
     predicted_speedup,
@@ -122,9 +123,10 @@ def exactness_of(curve: CostCurve) -> str:
         return "It is not known yet which forward passes compute a row alike"
     compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
     if not alike.holds:
-        return f"No forward passes of several tokens compute a row as a step does ({compared})"
+        return f"No forward passes of several tokens are known to compute a row alike ({compared})"
+    usual = affordable(curve, alike, FREE)
     price = price_of_class(curve, alike)
-    when = "by default" if price <= FREE else "with --exact"
+    when = "with --exact" if usual is None else "by default, in an answer that is computed alone,"
     like = "mlx-lm's" if alike.smallest == 1 else f"that of steps padded to {alike.smallest} tokens"
     return (
         f"Forward passes of {alike} ({compared}): {when} drafts change no token, which costs "

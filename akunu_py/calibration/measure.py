@@ -103,9 +103,12 @@ def measure_and_store(
         model, budget_s=budget_s, contexts=contexts, progress=progress, found=found
     )
     load = mean(found.loads or [other_load()]) if backend.is_cpu else None
-    curve = judged(replace(curve, measured_at=time(), load=load and round(load, 2)))
+    store, key = store or CostStore(), cost_key(model, backend)
+    known = store.load(key)
+    curve = replace(curve, measured_at=time(), load=load and round(load, 2))
+    curve = judged(replace(curve, row_class=known.row_class if known else None))
     try:
-        (store or CostStore()).save(cost_key(model, backend), curve)
+        store.save(key, curve)
     except ValueError as error:
         raise BackendError(
             f"The measured costs cannot be true ({error}): something else kept the machine busy; "

@@ -47,7 +47,7 @@ _ODD: Final = 0x9E3779B1
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
 
 Traces = dict[tuple[int, int, int, int, bool], str]
-"""What was left, by the context, the size, how many tokens, which, and whether of steps."""
+"""Digests, by the context, the size, the number of tokens, their stretch, and whether of steps."""
 
 
 class _TimeIsUpError(Exception):
@@ -72,7 +72,7 @@ class RowClassSearch:
         self._contexts = contexts
         self._rows = rows
         self._most = most
-        self._traces: Traces = {}
+        self.traces: Traces = {}
         self.spent_s = 0.0
         self.rows = 0
 
@@ -90,16 +90,15 @@ class RowClassSearch:
         quantization = model.kv_quantization
         if quantization is not None and quantization.start:
             return RowClass()
-        begun = perf_counter() - self.spent_s
+        self.rows = 0
 
-        def watch() -> None:
-            self.spent_s = perf_counter() - begun
-            if self.spent_s > limit_s:
+        def watch(seconds: float) -> None:
+            if self.spent_s + seconds > limit_s:
                 raise _TimeIsUpError
             tick()
 
         try:
-            probe = _Probe(model, self._contexts[0], self._traces, watch)
+            probe = _Probe(model, self._contexts[0], self, watch)
             useful = 1 + best_num_draft_tokens(curve, 1.0, 0, MOST - 1)
             mixed = [
                 probe.left_by(size, _FIRST_ROWS, steps=False)
@@ -128,7 +127,8 @@ class RowClassSearch:
         return RowClass(rows=self.rows, seconds=self.spent_s)
 
     def _proved(self, probe: "_Probe", smallest: int, largest: int, rows: int) -> int:
-        """The largest size, up to `largest`, that left what padded steps left in so many rows."""
+        """The largest size, up to `largest`, whose forwards left what padded steps left, after a
+        comparison of `rows` rows."""
         compared = stretch = 0
         least = max(2, smallest)
         while compared < rows and largest >= least:
@@ -143,7 +143,7 @@ class RowClassSearch:
         return largest
 
     def _levels(
-        self, model: TargetModel, smallest: int, largest: int, watch: Callable[[], None]
+        self, model: TargetModel, smallest: int, largest: int, watch: Callable[[float], None]
     ) -> tuple[list[tuple[int, int]], int | None]:
         """The most tokens of a forward between the edges, and where that is no longer known."""
         levels: list[tuple[int, int]] = []
@@ -151,23 +151,25 @@ class RowClassSearch:
             most = largest
             for context in contexts:
                 if not _allows(model, context):
-                    return (levels, start) if self._edges else ([(0, most)], None)
+                    if levels:
+                        return levels, start
+                    return [(0, most)], self._edges[0] if self._edges else context
                 try:
-                    probe = _Probe(model, context, self._traces, watch)
+                    probe = _Probe(model, context, self, watch)
                     most = self._proved(probe, smallest, most, self._rows // 10)
                 except _TimeIsUpError:
                     return (levels, start) if levels else ([(0, 1)], None)
             levels.append((start, most))
         return levels, None
 
-    def _shared(self, model: TargetModel, alike: RowClass, watch: Callable[[], None]) -> int:
+    def _shared(self, model: TargetModel, alike: RowClass, watch: Callable[[float], None]) -> int:
         """The most rows of a forward of several sequences that leaves what padded steps left."""
         if not alike.holds or alike.smallest > 2 or why_not_batched(model) or model.pads_batches:
             return 0
         first = self._contexts[0]
         try:
             probes = [
-                _Probe(model, first + 5 * seat, self._traces, watch)
+                _Probe(model, first + 5 * seat, self, watch)
                 for seat in range(min(3, alike.largest))
             ]
             for stretch in range(-(-self._rows // (10 * _STRETCH_ROWS))):
@@ -195,10 +197,15 @@ class _Probe:
     """Computes the same tokens after one context again and again."""
 
     def __init__(
-        self, model: TargetModel, context: int, traces: Traces, watch: Callable[[], None]
+        self,
+        model: TargetModel,
+        context: int,
+        search: RowClassSearch,
+        watch: Callable[[float], None],
     ) -> None:
         self._model, self.context = model, context
-        self._traces, self.watch = traces, watch
+        self._search, self._watch = search, watch
+        self._begun = 0.0
         self.factors = _factors(model.vocabulary_size)
         self.cache = model.make_cache(context + _ROOM)
         self.cache.head = None
@@ -209,15 +216,29 @@ class _Probe:
         self.cache.keep()
 
     def left_by(self, size: int, rows: int, stretch: int = 0, *, steps: bool) -> str:
-        """A digest of what forwards of this size leave of so many tokens, others in each stretch:
-        of `steps`, one is kept of each, else as many as are accepted by chance."""
+        """A digest of the logits of `rows` tokens, others in each stretch, and of what the cache
+        then holds, if forwards have this size. Each keeps one token (`steps`), or a random number
+        of them, as if the others were rejected."""
         key = self.context, size, rows, stretch, steps
-        if key not in self._traces:
+        traces = self._search.traces
+        if key not in traces:
+            self.begin()
             try:
-                self._traces[key] = self._compute(size, rows, stretch, steps=steps)
+                traces[key] = self._compute(size, rows, stretch, steps=steps)
             finally:
                 self.cache.rollback(self.context)
-        return self._traces[key]
+            self.end()
+        return traces[key]
+
+    def begin(self) -> None:
+        self._begun = perf_counter()
+
+    def end(self) -> None:
+        """Counts the time of a comparison; one that was ended early costs none."""
+        self._search.spent_s += perf_counter() - self._begun
+
+    def watch(self) -> None:
+        self._watch(perf_counter() - self._begun)
 
     def tokens(self, rows: int, stretch: int, more: int) -> list[int]:
         draw = Random(f"{self.context} {rows} {stretch}")
@@ -241,7 +262,7 @@ class _Probe:
         return self.digest_of(rows, digest)
 
     def digest_of(self, rows: int, digest: Any) -> str:
-        """With the keys, values and states of so many tokens."""
+        """The digest with the keys, values and states of the first `rows` tokens."""
         whole = self.cache.checkpoint(whole=True)
         left = self.cache.rows(self.context, self.context + rows), whole.states, whole.windows
         for array in map(mx.flatten, arrays_of(left)):
@@ -256,6 +277,7 @@ def _left_together(
     draw, done, rows = Random(most), 0, _STRETCH_ROWS
     given = [one.tokens(rows, stretch, most) for one in probes]
     digests = [sha256() for _ in probes]
+    probes[0].begin()
     try:
         while done < rows:
             counts = [1] * len(probes)
@@ -274,6 +296,7 @@ def _left_together(
                 if one.cache.rollback(one.context + done):
                     return []
             probes[0].watch()
+        probes[0].end()
         return [one.digest_of(rows, digest) for one, digest in zip(probes, digests, strict=True)]
     finally:
         for one in probes:

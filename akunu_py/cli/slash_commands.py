@@ -217,7 +217,8 @@ def _stats(conversation: Conversation, _: str) -> Reply:
     for stats in conversation.stats:
         total.include(stats)
     last = conversation.stats[-1]
-    limit = conversation.worker.loading.result().context_limit
+    engine = conversation.worker.loading.result()
+    limit = engine.context_limit
     return "\n".join(
         [
             f"{count(len(conversation.stats), 'answer')}: {stats_line(total)}",
@@ -233,6 +234,7 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
             f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",
+            f"answers: {engine.speculation.exactness(conversation.options)}",
         ]
     )
 

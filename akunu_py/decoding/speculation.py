@@ -31,7 +31,7 @@ from akunu_py.planning.cost_curve import MEASURED, CostCurve
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from akunu_py.planning.row_class import FREE, RowClass
-from akunu_py.planning.theory import MAX_BATCH_ROWS, price_of_class
+from akunu_py.planning.theory import MAX_BATCH_ROWS, affordable, price_of_class
 from akunu_py.sampling.sampler import Sampler
 
 _SEES_AHEAD: Final = "phi3small"
@@ -94,6 +94,8 @@ class SpeculationState:
         self.block_rows = BLOCK_ROWS
         self.most_price = FREE
         self._looked = -1.0
+        self._priced: CostCurve | None = None
+        self._usual: RowClass | None = None  # the class of answers that need not be exact
         self._model = model
         self._backend = backend
         self._calibrate = calibrate
@@ -299,7 +301,9 @@ class SpeculationState:
             return self.block_rows if options.exact else None
         if options.exact:
             return found
-        return found.unbounded if price_of_class(curve, found) <= FREE else None
+        if self._priced is not curve:
+            self._priced, self._usual = curve, affordable(curve, found, FREE)
+        return self._usual
 
     def exactness(self, options: Options) -> str:
         """What drafts may change in an answer and what it costs that they do not, for the user."""
@@ -308,7 +312,8 @@ class SpeculationState:
             return "exact up to near-ties" if options.drafts else "exact"
         if isinstance(rows, int):
             return f"exact, in blocks of {rows}"
-        return f"exact, which costs {price_of_class(self._find_curve(), rows):.0%}"
+        alone = "" if options.exact else " if computed alone"
+        return f"exact{alone}, which costs {price_of_class(self._find_curve(), rows):.0%}"
 
 
 def padded_to(rows: RowClass | int | None) -> int:

@@ -213,8 +213,16 @@ class ModelTarget:
 
     def needs_padding(self, after: PendingForward | None = None) -> bool:
         """Whether the next forward, or the step after one in flight, may have no rows of others."""
+        if self._class is None:
+            return False
         context = self.length if after is None else after.start + 1
-        return self._class is not None and self._class.needs_padding(context)
+        is_last = self._forward_room < self._class.smallest  # where steps have no padding
+        return is_last or self._class.needs_padding(context)
+
+    @property
+    def least_rows(self) -> int:
+        """How many rows each forward has at least, where there is room."""
+        return self._block_rows or (1 if self._class is None else self._class.smallest)
 
     @property
     def can_pipeline(self) -> bool:

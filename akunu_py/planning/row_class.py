@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 FREE: Final = 0.03
-"""Answers are exact without being asked to be, if that takes at most this part longer."""
+"""Answers are exact without being asked to be, if that takes at most this fraction longer."""
 
 _ANY: Final = 1 << 30
 
@@ -30,8 +30,8 @@ class RowClass:
         levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward may
             have from there on. None may go past the next of these numbers.
         end: the number of keys from which on nothing is known; None if the last level has no end.
-        shared: the most rows of a forward of several sequences, of one row or more each, that is
-            alike too; 0 if none is.
+        shared: the most rows of a batched forward, of several sequences, whose rows are alike too;
+            0 if none is.
         rows: how many rows were compared to find it.
         seconds: what that took.
     """
@@ -47,7 +47,7 @@ class RowClass:
         starts = [start for start, _ in self.levels]
         known = [*starts, math.inf if self.end is None else self.end]
         if starts[:1] != [0] or known != sorted(set(known)) or self.smallest < 1:
-            raise ValueError(f"no class of forwards has such levels: {self}")
+            raise ValueError(f"no class of forwards has such levels: {known}")
 
     @property
     def holds(self) -> bool:

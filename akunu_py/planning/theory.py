@@ -6,7 +6,7 @@ Pure functions of acceptance and costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import mul
 from typing import Final
@@ -145,6 +145,22 @@ def price_of_class(curve: CostCurve, alike: RowClass) -> float:
         for costs, most in ((curve, MAX_PLANNED_TOKENS + 1), (padded, alike.largest))
     )
     return step * max(1.0, best / own) - 1.0
+
+
+def affordable(curve: CostCurve, alike: RowClass, most_price: float) -> RowClass | None:
+    """The class up to the first number of keys at which it costs more, with drafts of any length
+    from there on; None if it costs more from the beginning."""
+    levels = [
+        (start, most)
+        for start, most in alike.levels
+        if price_of_class(curve, RowClass(alike.smallest, ((0, most),))) <= most_price
+    ]
+    kept = [own for own, level in zip(alike.levels, levels, strict=False) if own == level]
+    if not kept:
+        return None
+    if len(kept) < len(alike.levels):
+        alike = replace(alike, levels=tuple(kept), end=alike.levels[len(kept)][0])
+    return alike.unbounded
 
 
 @dataclass(frozen=True)

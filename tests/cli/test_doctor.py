@@ -51,8 +51,11 @@ def test_it_reports_everything_and_ends_with_the_payoff(doctor: Doctor) -> None:
 @pytest.mark.parametrize(
     ("alike", "said"),
     [
-        (RowClass(), "No forward passes of several tokens compute a row as a step does"),
-        (RowClass(1, ((0, 33),)), "by default drafts change no token, which costs 0%"),
+        (RowClass(), "No forward passes of several tokens are known to compute a row alike"),
+        (
+            RowClass(1, ((0, 33),)),
+            "computed alone, drafts change no token, which costs 0%",
+        ),
         (RowClass(1, ((0, 33),)), "and the text is mlx-lm's"),
         (RowClass(6, ((0, 8),)), "with --exact drafts change no token, which costs 89%"),
         (RowClass(6, ((0, 8),)), "and the text is that of steps padded to 6 tokens"),
