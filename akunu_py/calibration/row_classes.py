@@ -72,6 +72,7 @@ class RowClassSearch:
         self._contexts = contexts
         self._rows = rows
         self._most = most
+        self._stretch = min(_STRETCH_ROWS, rows)
         self.traces: Traces = {}
         self.spent_s = 0.0
         self.rows = 0
@@ -132,12 +133,12 @@ class RowClassSearch:
         compared = stretch = 0
         least = max(2, smallest)
         while compared < rows and largest >= least:
-            wanted = probe.left_by(smallest, _STRETCH_ROWS, stretch, steps=True)
+            wanted = probe.left_by(smallest, self._stretch, stretch, steps=True)
             for size in range(least, largest + 1):
-                if probe.left_by(size, _STRETCH_ROWS, stretch, steps=False) != wanted:
+                if probe.left_by(size, self._stretch, stretch, steps=False) != wanted:
                     largest = size - 1
                     break
-                compared += _STRETCH_ROWS
+                compared += self._stretch
             stretch += 1
         self.rows += compared
         return largest
@@ -172,14 +173,14 @@ class RowClassSearch:
                 _Probe(model, first + 5 * seat, self, watch)
                 for seat in range(min(3, alike.largest))
             ]
-            for stretch in range(-(-self._rows // (10 * _STRETCH_ROWS))):
+            for stretch in range(-(-self._rows // (10 * self._stretch))):
                 wanted = [
-                    one.left_by(alike.smallest, _STRETCH_ROWS, stretch, steps=True)
+                    one.left_by(alike.smallest, self._stretch, stretch, steps=True)
                     for one in probes
                 ]
-                if _left_together(model, probes, alike.largest, stretch) != wanted:
+                if _left_together(model, probes, alike.largest, self._stretch, stretch) != wanted:
                     return 0
-                self.rows += len(probes) * _STRETCH_ROWS
+                self.rows += len(probes) * self._stretch
         except _TimeIsUpError:
             return 0
         return alike.largest
@@ -271,10 +272,10 @@ class _Probe:
 
 
 def _left_together(
-    model: TargetModel, probes: Sequence[_Probe], most: int, stretch: int
+    model: TargetModel, probes: Sequence[_Probe], most: int, rows: int, stretch: int
 ) -> list[str]:
     """What forwards over several sequences, of `most` rows at most, leave of each."""
-    draw, done, rows = Random(most), 0, _STRETCH_ROWS
+    draw, done = Random(most), 0
     given = [one.tokens(rows, stretch, most) for one in probes]
     digests = [sha256() for _ in probes]
     probes[0].begin()

@@ -53,7 +53,9 @@ class FakeEngine:
         self.context_limit = context
         self.tokenizer = FakeTokenizer()
         self.notices = ["It is only a fake."]
-        self.speculation = SimpleNamespace(why_impossible="It is a fake.")
+        self.speculation = SimpleNamespace(
+            why_impossible="It is a fake.", exactness=lambda _: "exact up to near-ties"
+        )
         self.prompts: list[str] = []
         self.options: list[Options] = []
         self._answers = list(answers)

@@ -7,15 +7,14 @@ from time import perf_counter
 
 import pytest
 
-from akunu_py import runner
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.row_class import RowClass
+from akunu_py.prompt import encode_prompt
 from tests.decoding.test_row_classes import (
-    CHIPS,
     CURVE,
     EXPECTED,
     Answers,
@@ -24,7 +23,7 @@ from tests.decoding.test_row_classes import (
     search_for,
 )
 from tests.fakes import OracleDrafter
-from tests.rounding import Chip
+from tests.rounding import CHIPS, Chip
 
 pytestmark = pytest.mark.usefixtures("without_compiler")
 
@@ -43,9 +42,9 @@ class Ending:
         self._script: list[int] = []
         self._length = 0
         self.engine.add_drafter("script", lambda _: OracleDrafter(self._length, self._script))
-        encode = runner.encode_prompt
         monkeypatch.setattr(
-            runner, "encode_prompt", lambda *named: replace(encode(*named), end_tokens=self.ends)
+            "akunu_py.runner.encode_prompt",
+            lambda *given: replace(encode_prompt(*given), end_tokens=self.ends),
         )
 
     def answer(self, prompt: list[int], options: Options, known: list[int] | None = None):  # type: ignore[no-untyped-def]
@@ -58,7 +57,7 @@ def prompts() -> list[list[int]]:
     return [[draw.randrange(100) for _ in range(30)] for _ in range(6)]
 
 
-@pytest.mark.parametrize("kind", ["qwen3_5", "lfm2", "rwkv7", "llama"])
+@pytest.mark.parametrize("kind", ["qwen3_5", "rwkv7"])
 def test_the_next_turn_reuses_an_answer_that_ended(
     kind: str, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +99,7 @@ def test_what_is_kept_after_a_stop_string_does_not_depend_on_drafts(
     assert kept[::2] == kept[1::2]
 
 
-@pytest.mark.parametrize(("length", "context"), [(90, None), (130, None), (60, 100)])
+@pytest.mark.parametrize(("length", "context"), [(130, None), (60, 100)])
 def test_company_changes_no_exact_answer_near_an_edge_or_the_end_of_the_context(
     length: int, context: int | None, tiny_model_dir: Path
 ) -> None:
@@ -139,7 +138,7 @@ class ByRows(Chip):
 
 
 def test_drafts_do_not_end_at_an_edge_unless_somebody_asked(tiny_model_dir: Path) -> None:
-    """A class of single steps alone is no reason to stop drafting: it costs all that drafts gain."""
+    """A class of single steps alone is no reason to stop drafting: it costs what drafts gain."""
     chip = ByRows((1, 30), (160,))
     with chip_model(chip, "llama", tiny_model_dir) as model:
         found = find(model, chip)
@@ -172,7 +171,7 @@ def test_an_interrupted_search_counts_each_row_once(tiny_model_dir: Path) -> Non
         def tick() -> None:
             nonlocal forwards
             forwards += 1
-            if forwards % 60 == 0:
+            if forwards % 100 == 0:
                 raise InterruptedError
 
         while found is None:
