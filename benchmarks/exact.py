@@ -95,6 +95,8 @@ class Examination:
             plain = self._turns(prompt, replace(options, drafter="none"))
             self._note(way, plain, self._turns(prompt, options, plain))
             if exact:
+                usual = replace(options, drafter="none")
+                plain = self._turns(prompt, usual, restarts=True)
                 found = self._turns(prompt, options, plain, restarts=True)
                 self._note("alike, restarted between turns", plain, found)
 
