@@ -164,7 +164,7 @@ def _tag(name: str, model: LocalModel) -> dict[str, Any]:
         "name": tagged(name),
         "model": tagged(name),
         "size": model.nbytes,
-        "digest": hashlib.sha256(identity.encode()).hexdigest(),
+        "digest": hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest(),
         "details": _details(model),
     }
 
