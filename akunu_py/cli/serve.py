@@ -51,8 +51,13 @@ def run(settings: ServeSettings) -> int:
     first = []
     for name in settings.models or (BUNDLED_MODEL,):
         fetch_model(replace(settings.model, name=name))
-        first.append(LocalModel.named(name))
+        first.append(model := LocalModel.named(name))
+        if any(model.name == other.name for other in first[:-1]):
+            raise InvalidRequestError(f"Two models are called {model.name}; rename a folder.")
     server = settings.server
+    for folder in server.models_dirs:
+        if not folder.is_dir():
+            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
     others: Callable[[], Iterable[LocalModel]] = partial(local_models, server.models_dirs)
     if launched_rank() is not None:  # the other ranks compute for this model alone
         if len(first) > 1:
