@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -42,6 +43,7 @@ _SECONDS_TO_SAVE: Final = 20.0
 
 def run(settings: ServeSettings) -> int:
     """Listens immediately, and answers as soon as a model is loaded."""
+    from akunu_py.server.models import is_fetching  # noqa: PLC0415
     from akunu_py.server.pool import Pool  # noqa: PLC0415
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -77,6 +79,10 @@ def run(settings: ServeSettings) -> int:
         finally:
             saves = settings.model.prompt_cache_dir is not None and bool(pool.services)
             pool.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
+    if is_fetching():  # by threads of the hub's library, for which Python would wait; it resumes
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 
