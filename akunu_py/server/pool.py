@@ -9,7 +9,6 @@ import asyncio
 import gc
 import logging
 import math
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -198,8 +197,7 @@ class Pool:
             found = named[:1] or matches(self._known, wanted)
             if len(found) == 1:
                 return found[0]
-        path = Path(os.path.expanduser(asked))
-        if named := [model for model in self.first if model.folder == path]:
+        if named := [model for model in self.first if model.folder == Path(asked)]:
             return named[0]
         several = " or ".join(model.name for model in found)
         why = f"it may be {several}." if found else self._offered(asked)
