@@ -20,6 +20,10 @@ class ModelLoadError(AkunuError):
     """The weights, the tokenizer or the configuration cannot be loaded."""
 
 
+class ModelNotFoundError(ModelLoadError):
+    """There is no such model, here or on the hub."""
+
+
 class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit into the cache, or the cache into the model's context.
 

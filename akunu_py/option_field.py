@@ -26,7 +26,9 @@ NO_LIMIT: Final = -1
 
 _OPTION: Final = "option"
 _PART: Final = "part"
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME_LETTERS: Final = 32
+"""Clients send times, too, and reading a long one would hold the event loop."""
 _UNITS: Final = {"": 1, "M": 10**6, "G": 10**9}
 
 
@@ -310,14 +312,15 @@ def page_origin(word: str) -> str:
 
 def duration(word: str) -> float:
     """Reads seconds as Ollama does: `90`, `1h30m`, `500ms`; a negative number is forever."""
-    if re.fullmatch(r"-\d.*", word):
+    number = r"\d+(?:\.\d+)?"
+    is_short = len(word) <= _TIME_LETTERS
+    if not is_short or not re.fullmatch(rf"-?({number}|({number}(ms|h|m|s))+)", word):
+        shown = word if is_short else f"{word[:_TIME_LETTERS]}..."
+        raise UnreadableWordError(f"{shown!r} is not a time such as 10m, 1h30m or 90")
+    if word.startswith("-"):
         return math.inf
-    if re.fullmatch(r"\d+(\.\d+)?", word):
-        return float(word)
-    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|h|m|s)", word)
-    if not parts or "".join(map("".join, parts)) != word:
-        raise UnreadableWordError(f"{word!r} is not a time such as 10m, 1h30m or 90")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    parts = re.findall(rf"({number})(ms|h|m|s|)", word)
+    return sum(float(value) * _SECONDS[unit] for value, unit in parts)
 
 
 def byte_count(word: str) -> int:

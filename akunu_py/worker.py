@@ -258,7 +258,7 @@ class EngineWorker:
         scheduler, runner = self.scheduler, engine.runner
         while scheduler.running or self._await(self._idle_work(engine)):
             try:
-                with self._turns.turn(scheduler.rank):
+                with self._turns.turn(scheduler.rank, lambda: bool(scheduler.running)):
                     self._make_calls(engine)
                     scheduler.admit(runner)
                     if self._closed:

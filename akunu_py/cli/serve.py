@@ -6,6 +6,7 @@ import gc
 import ipaddress
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -42,6 +43,7 @@ _SECONDS_TO_SAVE: Final = 20.0
 
 def run(settings: ServeSettings) -> int:
     """Listens immediately, and answers as soon as a model is loaded."""
+    from akunu_py.server.models import is_fetching  # noqa: PLC0415
     from akunu_py.server.pool import Pool  # noqa: PLC0415
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -51,8 +53,13 @@ def run(settings: ServeSettings) -> int:
     first = []
     for name in settings.models or (BUNDLED_MODEL,):
         fetch_model(replace(settings.model, name=name))
-        first.append(LocalModel.named(name))
+        first.append(model := LocalModel.named(name))
+        if any(model.name == other.name for other in first[:-1]):
+            raise InvalidRequestError(f"Two models are called {model.name}; rename a folder.")
     server = settings.server
+    for folder in server.models_dirs:
+        if not folder.is_dir():
+            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
     others: Callable[[], Iterable[LocalModel]] = partial(local_models, server.models_dirs)
     if launched_rank() is not None:  # the other ranks compute for this model alone
         if len(first) > 1:
@@ -72,6 +79,10 @@ def run(settings: ServeSettings) -> int:
         finally:
             saves = settings.model.prompt_cache_dir is not None and bool(pool.services)
             pool.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
+    if is_fetching():  # by threads of the hub's library, for which Python would wait; it resumes
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

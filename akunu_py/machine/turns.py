@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from threading import Condition
+from threading import Condition, get_ident
 from typing import Final
 
 Rank = tuple[int, bool, int]
@@ -39,6 +39,7 @@ class Turns:
         self._waiting: list[_Step] = []
         self._arrivals = count()
         self._taken = False
+        self._returning: int | None = None  # the thread that had the turn and asks again at once
 
     @property
     def waiting(self) -> int:
@@ -51,24 +52,37 @@ class Turns:
         return self._taken or bool(self._waiting)
 
     @contextmanager
-    def turn(self, rank: Callable[[], Rank]) -> Generator[None, None, None]:
+    def turn(
+        self, rank: Callable[[], Rank], goes_on: Callable[[], bool] = lambda: False
+    ) -> Generator[None, None, None]:
         """Waits until it is the caller's turn, which ends with the block. Whoever ends a turn asks
-        for the `rank` of all that wait: more urgent requests may have come meanwhile."""
+        for the `rank` of all that wait: more urgent requests may have come meanwhile.
+
+        If the caller `goes_on`, it must ask for its next turn at once: the next step is chosen
+        then, because its own may be more urgent than those that wait."""
         step = _Step(rank, next(self._arrivals))
         with self._changed:
             if self._taken:
                 self._waiting.append(step)
+                if self._returning == get_ident():
+                    self._hand_over()
                 self._changed.wait_for(lambda: step.is_next)
             self._taken = True
+        is_back = False
         try:
             yield
+            is_back = goes_on()
         finally:
             with self._changed:
-                self._hand_over()
+                if is_back:
+                    self._returning = get_ident()
+                else:
+                    self._hand_over()
 
     def _hand_over(self) -> None:
         """Gives the turn to the next step. It is chosen here, once: if each looked for itself, and
         ranks changed between two looks, none might find that it is the next."""
+        self._returning = None
         if not self._waiting:
             self._taken = False
             return

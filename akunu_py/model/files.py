@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from akunu_py.errors import ModelLoadError
+from akunu_py.errors import ModelLoadError, ModelNotFoundError
 from akunu_py.options import BUNDLED_MODEL
 
 _TOKENIZER_FILES: Final = (
@@ -219,7 +219,7 @@ def hub_errors(name: str) -> Generator[None, None, None]:
             f"{name} requires you to accept its terms on the hub; then run `hf auth login`."
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelLoadError(
+        raise ModelNotFoundError(
             f"There is neither a folder nor a model on the hub called {name}."
         ) from error
     except Exception as error:  # of the hub's own, of its HTTP client, or of the system

@@ -2,11 +2,19 @@
 its progress bars, its way to resume. Only `pull` uses the network."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
-from akunu_py.errors import InvalidRequestError, ModelLoadError
-from akunu_py.model.files import WEIGHTS, from_hub, hub_cache, hub_errors, is_hub_name, model_files
+from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.model.files import (
+    WEIGHTS,
+    cached_model,
+    from_hub,
+    hub_cache,
+    hub_errors,
+    is_hub_name,
+    model_files,
+)
 from akunu_py.model.library import LocalModel
 
 
@@ -79,17 +87,21 @@ def check_removable(model: LocalModel) -> None:
 
 def remove(model: LocalModel) -> int:
     """Deletes all revisions of a model from the cache of the hub; returns the bytes that are free
-    then. See `check_removable` for the errors."""
+    then.
+
+    Raises:
+        InvalidRequestError: see `check_removable`.
+        AkunuError: if some of it is still there.
+    """
     check_removable(model)
     from huggingface_hub import scan_cache_dir  # noqa: PLC0415  (rarely needed)
 
     found = scan_cache_dir(hub_cache())
-    revisions = [
-        revision.commit_hash
-        for repository in found.repos
-        if (repository.repo_type, repository.repo_id) == ("model", model.name)
-        for revision in repository.revisions
-    ]
-    strategy = found.delete_revisions(*revisions)
+    own = [it for it in found.repos if (it.repo_type, it.repo_id) == ("model", model.name)]
+    revisions = [revision.commit_hash for it in own for revision in it.revisions]
+    # Of this repository alone: others, such as mirrors, may have the same commits.
+    strategy = replace(found, repos=frozenset(own)).delete_revisions(*revisions)
     strategy.execute()
+    if cached_model(model.name) is not None:
+        raise AkunuError(f"{model.name} could not be deleted from {hub_cache()}; do it yourself.")
     return strategy.expected_freed_size

@@ -1,7 +1,7 @@
 """The models on this machine: what their files say of them, without MLX and without the network.
 
-A model is bundled, in the cache of the hub, or in a folder that the user named. Only those that
-the installed mlx-lm has an architecture for, and whose weights are complete, are found.
+A model is bundled, in the cache of the hub, or in a folder that the user named. `why_not` says
+whether the installed mlx-lm has an architecture for it and its weights are complete.
 """
 
 import ast
@@ -32,7 +32,9 @@ from akunu_py.model.files import (
 from akunu_py.options import BUNDLED_MODEL
 
 _HEAD_KEYS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
-_UNREADABLE: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_UNREADABLE: Final = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error,
+)  # fmt: skip
 _CACHE_NUMBER_BYTES: Final = 2
 _MOST_HEADER_BYTES: Final = 100 << 20
 _METADATA: Final = "__metadata__"

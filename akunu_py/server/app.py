@@ -112,7 +112,9 @@ def create_app(pool: Pool) -> ASGIApp:
         default=_not_found,
     )
     app = DisconnectMiddleware(app, settings)
-    app = AccessMiddleware(app, settings, {each.path for each in endpoints if each.is_open})
+    is_open = {each.path for each in endpoints if each.is_open}
+    loads = {each.path for each in endpoints if isinstance(each, Endpoint)}
+    app = AccessMiddleware(app, settings, is_open, loads)
     app = RequestLog(app, _error_form, shown)
     return allow_pages(app, settings.origins)
 

@@ -15,6 +15,7 @@ from akunu_py.errors import (
     EditError,
     EngineClosedError,
     InvalidRequestError,
+    ModelNotFoundError,
     QueueFullError,
     UnreadableRequestError,
 )
@@ -90,6 +91,7 @@ _ENGINE_ERRORS: Final = (
     (ContextOverflowError, HTTPStatus.BAD_REQUEST, "exceed_context_size_error", None),
     (InvalidRequestError, HTTPStatus.BAD_REQUEST, "invalid_request_error", None),
     (EditError, HTTPStatus.BAD_REQUEST, "invalid_request_error", None),
+    (ModelNotFoundError, HTTPStatus.NOT_FOUND, "not_found_error", None),
     (QueueFullError, HTTPStatus.TOO_MANY_REQUESTS, "rate_limit_error", RETRY),
     (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error", None),
     (AkunuError, HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", None),

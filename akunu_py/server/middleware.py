@@ -127,13 +127,20 @@ def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
 
 class AccessMiddleware:
     """Refuses requests with a foreign Host or Origin, and those without the API key, which the
-    `open_paths` do not need."""
+    `open_paths` do not need. A request to one of the `loading_paths` may load a model."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServerSettings,
+        open_paths: Collection[str],
+        loading_paths: Collection[str],
+    ) -> None:
         self._app = app
         self._key = settings.key
         self._origins = settings.origins
         self._open_paths = open_paths
+        self._loading_paths = loading_paths
         own = socket.gethostname()
         names = ("localhost", own, *settings.host.split(","), *settings.hosts)
         self._names = {name.lower() for name in names}
@@ -145,7 +152,8 @@ class AccessMiddleware:
         self._check_host(host)
         self._check_origin(headers.get("origin"), host)
         is_foreign = headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers
-        if is_foreign and scope["method"] not in _HARMLESS:  # a browser that hides the page
+        is_harmless = scope["method"] in _HARMLESS and scope["path"] not in self._loading_paths
+        if is_foreign and not is_harmless:  # a browser that hides the page
             raise _forbidden("Web pages that do not tell their Origin may not use this server.")
         if self._key is not None and scope["path"] not in self._open_paths:
             self._check_key(headers, self._key)

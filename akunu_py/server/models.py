@@ -6,21 +6,23 @@ No model is loaded for that: the answers come from its files.
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from http import HTTPStatus
+from threading import Lock, Thread
+from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.hub import Download, check_removable, plan, remove
+from akunu_py.model.hub import check_removable, plan, remove
 from akunu_py.model.library import LocalModel, short_count
 from akunu_py.server.body import Body
-from akunu_py.server.errors import ApiError, noted_error
-from akunu_py.server.pool import Pool, Seat
+from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError, noted_error
+from akunu_py.server.pool import DEFAULT_NAME, Pool, Seat
 from akunu_py.server.settings import RECOMMENDED
 from akunu_py.server.wire import (
     CHUNK,
@@ -38,6 +40,10 @@ _LOOK_S: Final = 0.25
 _YEAR_S: Final = 365 * 24 * 3600
 _FOREVER: Final = "9999-01-01T00:00:00Z"
 _DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_FETCHING: Final = Lock()
+"""Held while a model is fetched: one at a time, as all share the network and the disk."""
+
+T = TypeVar("T")
 
 
 def timestamp(moment: datetime) -> str:
@@ -58,7 +64,7 @@ def _offered(pool: Pool) -> Iterator[tuple[str, LocalModel]]:
 
 
 def _seat(pool: Pool, model: LocalModel) -> Seat | None:
-    return next((seat for seat in pool.seats if seat.service and seat.model is model), None)
+    return next((seat for seat in pool.seats if seat.service and seat.model == model), None)
 
 
 def _context(pool: Pool, model: LocalModel) -> int:
@@ -164,7 +170,7 @@ def _tag(name: str, model: LocalModel) -> dict[str, Any]:
         "name": tagged(name),
         "model": tagged(name),
         "size": model.nbytes,
-        "digest": hashlib.sha256(identity.encode()).hexdigest(),
+        "digest": hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest(),
         "details": _details(model),
     }
 
@@ -230,23 +236,58 @@ def _asked(pool: Pool, body: Body) -> LocalModel:
 
 def _pull(pool: Pool, body: Body) -> Response:
     """Fetches a model from the hub; one that is not from there is left alone."""
-    name = body.text("model", "name", default="").removesuffix(":latest")
+    name: str | None = _needed_name(body)
     with suppress(ApiError):
-        model = pool.find_on_disk(name)
-        if model.place != "hub":
-            return _Pull(None, streams=body.flag("stream", default=True))
-        name = model.name
-    return _Pull(plan(name), streams=body.flag("stream", default=True))
+        model = pool.find_on_disk(str(name))
+        name = model.name if model.place == "hub" else None
+    return _Pull(name, streams=body.flag("stream", default=True))
+
+
+def _needed_name(body: Body) -> str:
+    """The name in a request that must name a model: no name is not that of the first one."""
+    name = body.text("model", "name", default="").removesuffix(":latest")
+    if not name:
+        body.refuse("model", "must name a model")
+    if name == DEFAULT_NAME:
+        raise NotFoundError(f"{DEFAULT_NAME} is not the name of a model.", "model")
+    return name
+
+
+def is_fetching() -> bool:
+    """Whether a model is fetched, which also goes on when its client has left."""
+    return _FETCHING.locked()
+
+
+def _fetch(task: Callable[[], T]) -> "asyncio.Future[T]":
+    """Runs a part of a download on a thread of its own, which the loop and its threads do not wait
+    for."""
+    if not _FETCHING.acquire(blocking=False):
+        raise UnavailableError("Another model is being fetched; ask again when it is here.", RETRY)
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # from now on nobody can cancel it
+
+    def work() -> None:
+        try:
+            found = task()
+        except BaseException as error:
+            _FETCHING.release()
+            result.set_exception(error)
+        else:
+            _FETCHING.release()
+            result.set_result(found)
+
+    Thread(target=work, name="akunu-fetch", daemon=True).start()
+    return asyncio.wrap_future(result)
 
 
 class _Pull(Response):
     """Downloads when it is sent, and tells how far it is. A client that leaves does not end it:
     the next one goes on from what is there."""
 
-    def __init__(self, download: Download | None, *, streams: bool) -> None:
+    def __init__(self, name: str | None, *, streams: bool) -> None:
         super().__init__(media_type=NDJSON if streams else "application/json")
         del self.headers["content-length"]
-        self._download = download
+        self._name = name
         self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -255,22 +296,21 @@ class _Pull(Response):
                 line = json_line({"status": status} | facts)
                 await send({"type": CHUNK, "body": line, "more_body": True})
 
-        done = {"status": "success"}
+        name, download = self._name, None
+        if name is not None:
+            download = await _fetch(lambda: plan(name))
         if not self._streams:
-            if self._download is not None:
-                await asyncio.to_thread(self._download.run)  # as long as its client waits
-            await JSONAnswer(done)(scope, receive, send)
+            if download is not None:
+                await _fetch(download.run)
+            await JSONAnswer({"status": "success"})(scope, receive, send)
             return
         await start_stream(scope, send, self.raw_headers)
         await tell("pulling manifest")
         try:
-            if self._download is not None:
-                name, total = self._download.name, self._download.total
-                thread = ThreadPoolExecutor(1)  # the loop's own two must not wait for a network
-                running = asyncio.get_running_loop().run_in_executor(thread, self._download.run)
-                thread.shutdown(wait=False)
+            if download is not None:
+                total, running = download.total, _fetch(download.run)
                 while not (await asyncio.wait((running,), timeout=_LOOK_S))[0]:
-                    completed = self._download.completed
+                    completed = download.completed
                     await tell(f"pulling {name}", digest=name, total=total, completed=completed)
                 running.result()
                 await tell(f"pulling {name}", digest=name, total=total, completed=total)
@@ -283,9 +323,12 @@ class _Pull(Response):
 
 def _delete(pool: Pool, body: Body) -> Response:
     """Deletes a model from the cache of the hub."""
-    if not body.has("name"):
-        body.require("model")
-    return _Delete(pool, _asked(pool, body))
+    model = pool.find_on_disk(_needed_name(body))
+    check_removable(model)
+    if model in pool.first:
+        sentence = f"{model.name} was named by --model, and the server needs it."
+        raise ApiError(HTTPStatus.CONFLICT, sentence)
+    return _Delete(pool, model)
 
 
 class _Delete(Response):
@@ -297,8 +340,7 @@ class _Delete(Response):
         self._model = model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_removable(self._model)
-        for seat in [seat for seat in self._pool.seats if seat.model is self._model]:
+        for seat in [seat for seat in self._pool.seats if seat.model == self._model]:
             await self._pool.unload(seat)
         await asyncio.to_thread(remove, self._model)
         self._pool.models()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -72,6 +73,11 @@ class Seat:
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether it has not begun to load, and takes no memory yet."""
+        return self.worker is None and self.loading is not None
+
+    @property
     def is_pinned(self) -> bool:
         return self.keep_s == math.inf
 
@@ -94,6 +100,7 @@ class Pool:
         is_short: tells whether the machine would soon have to swap.
 
     Attributes:
+        first: the models to load at once.
         seats: the models that are loaded, load or leave, in the order in which they were asked for.
         metrics: what all models have done so far.
     """
@@ -113,9 +120,11 @@ class Pool:
         self.seats: list[Seat] = []
         self.loads = self.unloads = 0
         self._load_engine = load
-        self._first = tuple(first)
+        self.first = tuple(first)
         self._others = others
-        self._known: tuple[LocalModel, ...] = self._first
+        self._known: tuple[LocalModel, ...] = self.first
+        self._aliases: dict[str, str] = {}  # the names of their models, once these are known
+        self._resolve_aliases()
         self._find_memory = memory
         self._is_short = is_short
         self._watching: asyncio.Task[None] | None = None
@@ -151,36 +160,45 @@ class Pool:
     def models(self) -> tuple[LocalModel, ...]:
         """All models that a request may name, as they are on the disk now."""
         known = {(model.name, model.folder): model for model in self._known}
-        found = {model.name: model for model in self._first}
-        for model in self._others():
+        found: dict[str, LocalModel] = {}
+        for model in (*self.first, *self._others()):
             found.setdefault(model.name, known.get((model.name, model.folder), model))
         self._known = tuple(found.values())
+        self._resolve_aliases()
         return self._known
 
     def names_of(self, model: LocalModel) -> tuple[str, ...]:
         """The names of a model for clients, of which answers have the first: its aliases, or else
         its own."""
-        own = [
-            alias
-            for alias, _, name in (word.partition("=") for word in self.settings.aliases)
-            if (matches([model], name) if name else model is self._first[0])
-        ]
+        own = [alias for alias, name in self._aliases.items() if name == model.name]
         return tuple(own) or (model.name,)
 
+    def _resolve_aliases(self) -> None:
+        """Finds the models of the aliases that have none yet; an alias keeps its model, whatever
+        else may be called so later."""
+        for word in self.settings.aliases:
+            alias, _, name = word.partition("=")
+            named = matches(self._known, name) if name else list(self.first[:1])
+            if len(named) == 1:
+                self._aliases.setdefault(alias, named[0].name)
+
     def find(self, asked: str) -> LocalModel:
-        """The model that a request names; the first one if it names none.
+        """The model that a request names, also by the path of its folder if `--model` did so; the
+        first one if it names none.
 
         Raises:
             NotFoundError: if there is no such model, or the name may mean several.
         """
         if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
-            return self._first[0]
+            return self.first[0]
         found: list[LocalModel] = []
         for wanted in (asked, asked.removesuffix(_TAG)):
             named = [model for model in self._known if wanted in self.names_of(model)]
             found = named[:1] or matches(self._known, wanted)
             if len(found) == 1:
                 return found[0]
+        if named := [model for model in self.first if model.folder == Path(asked)]:
+            return named[0]
         several = " or ".join(model.name for model in found)
         why = f"it may be {several}." if found else self._offered(asked)
         raise NotFoundError(f"model '{asked}' not found: {why}", "model", quotes=True)
@@ -204,7 +222,7 @@ class Pool:
         """Begins to load the first models, all that were named; the result raises why one cannot
         be loaded."""
         self._watching = asyncio.ensure_future(self._watch())
-        seats = [self._seat_of(model) for model in self._first]
+        seats = [self._seat_of(model) for model in self.first]
         return asyncio.gather(*(seat.loading for seat in seats if seat.loading))
 
     @asynccontextmanager
@@ -274,7 +292,7 @@ class Pool:
         if self._is_stopping:
             raise UnavailableError(SHUTTING_DOWN)
         for seat in self.seats:
-            if seat.model is model and seat.leaving is None:
+            if seat.model == model and seat.leaving is None:
                 return seat
         estimate = model.nbytes + model.cache_bytes(USUAL_TOKENS)
         nbytes = self._sizes.get(model, estimate)
@@ -298,6 +316,9 @@ class Pool:
                     turns=self._turns,
                 )
                 engine = await asyncio.wrap_future(seat.worker.loading)
+                seat.nbytes = self._sizes[model] = _bytes_of(engine)
+                names = self.names_of(model)
+                seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
         except Exception as error:
             self.seats.remove(seat)
             if seat.worker is not None:
@@ -305,9 +326,6 @@ class Pool:
                 seat.worker.close()  # its thread has nothing to do any more
             raise
         self.loads += 1
-        seat.nbytes = self._sizes[model] = _bytes_of(engine)
-        names = self.names_of(model)
-        seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
         logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
         seat.last_used = monotonic()
         if self._spare < 0 and (idle := self._idle()):  # it takes more than its files
@@ -318,7 +336,7 @@ class Pool:
     def _spare(self) -> float:
         """Bytes that no model takes."""
         assert self._memory is not None, "it is found before a model is loaded"
-        return self._memory - sum(seat.nbytes for seat in self.seats if seat.worker or seat.leaving)
+        return self._memory - sum(seat.nbytes for seat in self.seats if not seat.is_waiting)
 
     async def _make_room(self, seat: Seat) -> None:
         """Unloads others until there is memory for a model."""
@@ -333,7 +351,7 @@ class Pool:
                 "or see --memory.",
             )
         while (lacking := seat.nbytes - self._spare) > 0:
-            leaving = [one for one in self.seats if one.leaving]
+            leaving = [one for one in self.seats if one.leaving and not one.is_waiting]
             staying = [one for one in self.seats if one.service and not one.leaving]
             may_go = [one for one in staying if not one.is_pinned]
             if sum(one.nbytes for one in (*leaving, *may_go)) < lacking:
@@ -350,6 +368,8 @@ class Pool:
 
     async def _unload(self, seat: Seat) -> None:
         if seat.loading is not None:
+            if seat.is_waiting and not seat.users:
+                seat.loading.cancel()
             await asyncio.wait((seat.loading,))
         while seat.users:
             seat.free.clear()
@@ -375,21 +395,26 @@ class Pool:
         while True:
             await asyncio.sleep(LOOK_S)
             self._unload_expired()
-            if not await self._in_thread(self._is_short):
-                continue
-            held = [
-                service
-                for service in self.services
-                if any(slot.nbytes and not slot.busy for slot in service.engine.slots)
-            ]
-            if held:
-                logger.warning("memory is short: the caches of earlier requests are emptied")
-                for service in held:
-                    with suppress(AkunuError):  # its queue is full, or it is closed
-                        await asyncio.wrap_future(service.worker.submit(_empty_caches))
-            elif idle := self._idle():
-                logger.warning("memory is short: %s is unloaded", idle[0].model.name)
-                await self.unload(idle[0])
+            try:
+                if await self._in_thread(self._is_short):
+                    await self._give_memory_back()
+            except Exception as error:  # the next look may succeed
+                logger.warning("looking after the memory failed: %s", error)
+
+    async def _give_memory_back(self) -> None:
+        held = [
+            service
+            for service in self.services
+            if any(slot.nbytes and not slot.busy for slot in service.engine.slots)
+        ]
+        if held:
+            logger.warning("memory is short: the caches of earlier requests are emptied")
+            for service in held:
+                with suppress(AkunuError):  # its queue is full, or it is closed
+                    await asyncio.wrap_future(service.worker.submit(_empty_caches))
+        elif idle := self._idle():
+            logger.warning("memory is short: %s is unloaded", idle[0].model.name)
+            await self.unload(idle[0])
 
     async def _in_thread(self, task: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, task)

@@ -65,7 +65,7 @@ class Defaults:
         for name in RECOMMENDED:
             value = recommended.get(name)
             if getattr(self, name) is None and value is not None:
-                with suppress(InvalidRequestError):
+                with suppress(InvalidRequestError, OverflowError):
                     found[name] = getattr(Defaults(**{name: value}), name)
         return replace(self, **found)
 

@@ -16,7 +16,7 @@ from akunu_py.model.files import find_model
 from akunu_py.model.library import LocalModel, local_models
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import ServerSettings
-from tests.hub import serve_hub
+from tests.hub import SHA, serve_hub
 from tests.server.live import serve_pool
 from tests.tiny_model import write_tiny_model
 
@@ -76,6 +76,33 @@ def test_what_a_user_did_not_pull_is_not_removed(
     assert "nothing is not here" in said
     assert (tiny_model_dir / "config.json").exists()
     assert hub.exists()
+
+
+@pytest.fixture
+def mirrors(hub: Path) -> list[str]:
+    """The names of models in the cache that have one commit, as renamed ones do."""
+    names = [f"somebody/{number}" for number in range(6)]
+    for name in names:
+        place = hub / f"models--{name.replace('/', '--')}"
+        (place / "refs").mkdir(parents=True)
+        (place / "refs" / "main").write_text(SHA)
+        write_tiny_model(place / "snapshots" / SHA)
+    return names
+
+
+def test_rm_deletes_the_model_that_it_names(mirrors: list[str]) -> None:
+    for name in ("somebody/3", "somebody/0", "somebody/5"):
+        assert main(["rm", name, "--yes"]) == 0
+        mirrors.remove(name)
+        assert [model.name for model in local_models() if model.place == "hub"] == mirrors
+
+
+def test_rm_says_if_it_could_not_delete(
+    mirrors: list[str], hub: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (hub / "models--somebody--0" / "snapshots" / "note.txt").write_text("")  # no scan takes it
+    assert main(["rm", mirrors[0], "--yes"]) != 0
+    assert "could not be deleted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -139,6 +166,10 @@ def test_ollamas_library_pulls_lists_runs_and_deletes(
         assert [model.model for model in client.ps().models] == ["first:latest", f"{NAME}:latest"]
         assert main(["ps", "--url", server.url]) == 0
         assert f"\n{NAME}  3." in capsys.readouterr().out
+        for name in ("default", "somebody/missing"):
+            with pytest.raises(ollama.ResponseError) as refused:
+                client.pull(name)
+            assert refused.value.status_code == 404
         client.delete(NAME)
         assert [model.model for model in client.ps().models] == ["first:latest"]
         assert not list(hub.glob("models--*"))

@@ -27,6 +27,7 @@ from akunu_py.model.library import LocalModel
 from akunu_py.scheduler import Scheduler
 from akunu_py.server.settings import Defaults, ServerSettings
 from tests import processes
+from tests.tiny_model import write_tiny_model
 
 PATIENCE_S = 60
 
@@ -191,6 +192,16 @@ def test_an_alias_of_a_model_that_is_not_here_is_one_sentence(
     code, out, err = serve_here("--model", str(tiny_model_dir), "--alias", "a=tiny,b=nothing")
     assert (code, out) == (2, "")
     assert err.startswith("akunu-py: model 'nothing' not found: this server has a, ember")
+
+
+def test_two_models_of_one_name_and_a_folder_that_is_not_there_are_one_sentence(
+    tmp_path: Path, serve_here: Callable[..., tuple[int, str, str]]
+) -> None:
+    one, other = (write_tiny_model(tmp_path / place / "tiny") for place in "ab")
+    _, _, err = serve_here("--model", str(one), "--model", str(other))
+    assert err == "akunu-py: Two models are called tiny; rename a folder.\n"
+    _, _, err = serve_here("--models-dir", str(tmp_path / "c"))
+    assert err == f"akunu-py: There is no folder {tmp_path / 'c'}; check --models-dir.\n"
 
 
 def test_options_of_one_model_need_one(serve_here: Callable[..., tuple[int, str, str]]) -> None:

@@ -169,6 +169,7 @@ def test_a_page_that_hides_its_origin_may_only_look(live: LiveServer) -> None:
     hidden = {"Sec-Fetch-Site": "cross-site"}
     assert live.post("/completion", {"prompt": "a"}, **hidden).status_code == 403
     assert live.get("/health", **hidden).status_code == 200
+    assert live.get("/props?model=tiny", **hidden).status_code == 403, "it may load a model"
     assert (
         live.post("/completion", {"prompt": "a"}, **{"Sec-Fetch-Site": "none"}).status_code == 200
     )

@@ -9,13 +9,16 @@ from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
+import httpx2
 import pytest
 
 import akunu_py
 from akunu_py.engine import Engine
-from akunu_py.errors import AkunuError, ModelLoadError
+from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.model.hub import Download
 from akunu_py.model.library import LocalModel
 from akunu_py.server import app
+from akunu_py.server import models as endpoints
 from akunu_py.server import pool as pools
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import Defaults, ServerSettings
@@ -78,6 +81,10 @@ def complete(server: LiveServer, model: str | None, **fields: Any) -> Any:
     return server.post("/v1/completions", body | fields)
 
 
+def delete(server: LiveServer, body: dict[str, str]) -> httpx2.Response:
+    return server.client.request("DELETE", "/api/delete", json=body)
+
+
 def loaded(server: LiveServer) -> list[str]:
     return [model["name"] for model in server.get("/api/ps").json()["models"]]
 
@@ -98,6 +105,13 @@ def loaded(server: LiveServer) -> list[str]:
 )
 def test_a_request_names_its_model(all_models: LiveServer, asked: str | None, answers: str) -> None:
     assert complete(all_models, asked).json()["model"] == answers
+
+
+def test_a_request_may_name_a_folder_as_the_command_does(
+    all_models: LiveServer, models: list[LocalModel]
+) -> None:
+    assert complete(all_models, f"{models[0].folder}/").json()["model"] == "large-coder"
+    assert complete(all_models, str(models[2].folder)).status_code == 404
 
 
 def test_models_answer_as_they_do_alone(all_models: LiveServer, models: list[LocalModel]) -> None:
@@ -136,6 +150,39 @@ def test_a_name_of_several_models_is_refused(models: list[LocalModel]) -> None:
     assert pool.find_on_disk("else/talker") is twin
     with pytest.raises(AkunuError, match="may be somebody/talker or else/talker"):
         pool.find("talker")
+
+
+def test_a_name_keeps_its_model(models: list[LocalModel]) -> None:
+    """Also where two have it, and where another that is called so comes later."""
+    twins = [LocalModel("twin", models[0].folder), LocalModel("twin", models[1].folder)]
+    here = [models[2]]
+    pool = Pool(load, ServerSettings(aliases=("quick=talker",)), twins, others=lambda: here)
+    for _ in range(2):
+        assert pool.find("twin") == twins[0]
+        assert pool.find_on_disk("quick") == models[2]
+        here.insert(0, LocalModel("else/talker", models[1].folder))
+        pool.models()
+
+
+def test_a_folder_that_comes_back_is_the_same_model(models: list[LocalModel]) -> None:
+    here = [LocalModel("b", models[1].folder)]
+    pool = Pool(load, ServerSettings(), models[:1], others=lambda: here)
+    with serve_pool(pool) as server:
+        complete(server, "b", keep_alive=-1)
+        here.clear()
+        server.get("/v1/models")
+        here.append(LocalModel("b", models[1].folder))
+        complete(server, "b")
+        assert [seat.model.name for seat in pool.seats] == ["large-coder", "b"]
+
+
+def test_a_model_with_broken_files_hides_no_other(models: list[LocalModel], tmp_path: Path) -> None:
+    (cut := write_tiny_model(tmp_path / "cut") / "model.safetensors").write_bytes(b"")
+    broken = [LocalModel("cut", cut.parent), LocalModel("\udcff", models[1].folder)]
+    pool = Pool(load, ServerSettings(), models[:1], others=lambda: broken)
+    with serve_pool(pool) as server:
+        for path in ("/v1/models", "/api/tags", "/api/v0/models"):
+            assert server.get(path).status_code == 200
 
 
 def test_every_contract_lists_all_models(all_models: LiveServer) -> None:
@@ -196,8 +243,9 @@ def test_a_model_leaves_when_its_time_is_over(
         body["keep_alive"] = "1ms"
         server.ask("/api/generate", body)
         server.log.wait_for("unloaded somebody/talker")
-        refused = server.post("/api/generate", {"model": "talker", "keep_alive": "soon"})
-        assert "`keep_alive`" in refused.json()["error"]
+        for time in ("soon", "-1abc", "1h2", "1" * 10_000 + "x"):
+            refused = server.post("/api/generate", {"model": "talker", "keep_alive": time})
+            assert "`keep_alive`" in refused.json()["error"]
 
 
 def test_what_does_not_fit_says_what_would_have_to_go(serving: Serve) -> None:
@@ -274,9 +322,92 @@ def test_a_model_that_does_not_load_says_why_and_is_tried_again(
         assert complete(server, "talker").status_code == 200
 
 
+def test_a_model_that_is_loaded_and_not_served_leaves(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise InvalidRequestError("It cannot be served.")
+
+    with serving() as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(pools, "Service", refuse)
+            assert complete(server, "talker").status_code == 400
+        assert len(server.pool.seats) == 1
+        assert complete(server, "talker").status_code == 200
+
+
+def test_a_model_that_waits_for_room_can_be_deleted(
+    models: list[LocalModel], taken: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "remove", lambda _: 0)
+    first, wanted, other = (
+        LocalModel(name, model.folder, "hub")
+        for name, model in zip(("s/a", "s/b", "s/c"), models, strict=True)
+    )
+    pool = Pool(
+        load, ServerSettings(), [first], others=lambda: [wanted, other], memory=lambda: 1.2 * taken
+    )
+    with serve_pool(pool) as server, ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(complete, server, "s/a", max_tokens=900, ignore_eos=True)]
+        while not pool.seats[0].users:
+            pass
+        asked.append(clients.submit(complete, server, "s/b"))
+        while not pool.loading:
+            pass
+        asked.append(clients.submit(delete, server, {"model": "s/b"}))
+        while not asked[-1].done() and not any(
+            it.model == wanted and it.leaving for it in pool.seats
+        ):
+            pass
+        assert complete(server, "s/c").status_code == 200
+        assert [it.result().status_code for it in asked] == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"model": ""}, 400),
+        ({"name": ":latest"}, 400),
+        ({"model": "default"}, 404),
+        ({"model": "s/a"}, 409),
+    ],
+)
+def test_what_is_deleted_must_be_named_and_not_be_needed(
+    models: list[LocalModel], body: dict[str, str], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "remove", lambda _: pytest.fail("deletes"))
+    first = LocalModel("s/a", models[0].folder, "hub")
+    with serve_pool(Pool(load, ServerSettings(), [first])) as server:
+        assert delete(server, body).status_code == status
+
+
+def test_others_are_answered_while_one_model_is_fetched(
+    serving: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, over = Flag(), Flag()
+
+    def run(_: Download) -> None:
+        begun.set()
+        over.wait()
+
+    monkeypatch.setattr(endpoints, "plan", lambda name: Download(name, {}, 1))
+    monkeypatch.setattr(Download, "run", run)
+    with serving() as server, ThreadPoolExecutor(1) as clients:
+        fetched = clients.submit(server.post, "/api/pull", {"model": "s/one", "stream": False})
+        begun.wait()
+        try:
+            for name, status in (("s/other", 503), ("", 400)):
+                assert server.post("/api/pull", {"model": name}).status_code == status
+            assert server.get("/v1/models").status_code == 200
+        finally:
+            over.set()
+        assert fetched.result().json() == {"status": "success"}
+
+
 def test_a_models_own_sampling_is_below_the_operators_and_the_requests(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "own")
-    settings = {"temperature": 0.6, "top_k": 20, "top_p": "wrong", "do_sample": True}
+    settings = {"temperature": 0.6, "top_k": 20, "top_p": "wrong", "min_p": 10**400}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     given = ServerSettings(defaults=Defaults(top_k=7), keep_alive=math.inf)
     with serve_pool(Pool(load, given, [LocalModel("own", folder)])) as server:
@@ -306,3 +437,16 @@ def test_caches_and_then_idle_models_go_before_the_machine_swaps(
             pass
         assert not any(slot.nbytes for slot in server.service.engine.slots)
         assert complete(server, "large-coder").status_code == 200, "it is to stay, and does"
+
+
+def test_a_look_at_the_memory_that_fails_is_not_the_last(
+    models: list[LocalModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_S", 0.01)
+
+    def is_short() -> bool:
+        raise OSError("no figures")
+
+    with serve_pool(Pool(load, ServerSettings(), models[:1], is_short=is_short)) as server:
+        for _ in range(2):
+            server.log.wait_for("looking after the memory failed: no figures")

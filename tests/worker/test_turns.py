@@ -83,3 +83,13 @@ def test_a_turn_ends_with_an_error() -> None:
         pass
     steps.wait("next", lambda: CHAT)
     assert steps.join() == ["next"]
+
+
+def test_who_goes_on_is_not_passed_by_less_urgent_steps_in_between() -> None:
+    steps, goes_on = Steps(), iter([True] * 5 + [False])
+    with steps.turns.turn(lambda: URGENT, lambda: next(goes_on)):
+        steps.wait("prompt", lambda: CHAT, times=2)
+    for _ in range(5):
+        with steps.turns.turn(lambda: URGENT, lambda: next(goes_on)):
+            steps.order.append("typed")
+    assert steps.join() == ["typed"] * 5 + ["prompt"] * 2
