@@ -349,6 +349,36 @@ def test_errors_are_told(clean: Tab, live: LiveServer) -> None:
     assert "context" in shown(clean, ".foot .bad")[0]
 
 
+def test_a_server_that_cannot_answer_says_why_at_once(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    error = json.dumps({"error": {"message": "The server is shutting down."}})
+    clean.run(f"window.fetch = async () => new Response({json.dumps(error)}, {{ status: 503 }})")
+    say(clean, "go on")
+    wait_until_answered(clean)
+    assert shown(clean, ".foot .bad") == ["The server is shutting down."]
+    assert shown(clean, ".assistant .foot button") == ["Copy", "Again"]  # nothing to continue
+
+
+def test_it_tells_which_model_is_being_loaded(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    clean.run(
+        """
+        const { readable, writable } = new TransformStream();
+        const writer = writable.getWriter();
+        window.tell = (text) => { writer.write(new TextEncoder().encode(`${text}\\n\\n`)); };
+        window.fetch = async () => new Response(readable);
+        """
+    )
+    say(clean, "go on")
+    clean.run("tell(': loading somebody/large')")
+    clean.wait_for("document.querySelector('.assistant .note').innerText !== ''")
+    assert shown(clean, ".assistant .note") == ["loading somebody/large"]
+    clean.run(f"tell({json.dumps('data: ' + json.dumps(content('Yes.')))})")
+    clean.wait_for("document.querySelector('.assistant .body').innerText === 'Yes.'")
+    assert shown(clean, ".assistant .note") == []
+    press(clean, "Escape")
+
+
 def test_it_asks_for_the_key_and_keeps_it(clean: Tab, guarded: LiveServer) -> None:
     clean.open(f"{guarded.url}/")
     for key in ("wrong", KEY):
