@@ -125,8 +125,11 @@ def test_a_conversation_outlives_the_page(clean: Tab, parrot: LiveServer) -> Non
     facts = r"20 tokens · [\d,]+ tokens/s · \d+\.\d\d tokens per forward"
     assert re.fullmatch(facts, shown(clean, ".foot .note:not(.gain)")[0])
     clean.wait_for("location.hash !== ''")
-    clean.send("Page.reload")
-    clean.wait_for("window.real === undefined && document.querySelectorAll('article').length === 4")
+    url = clean.run("location.href")
+    for page in ("about:blank", url):  # unlike a reload, it is under way when this returns
+        clean.open(page)
+    wait_until_answered(clean, 2)
+    clean.wait_for("document.querySelector('#conversations .open')")
     assert shown(clean) == said
     assert shown(clean, "#conversations .open") == ["One **two** `three`."]
     assert clean.complaints == []
