@@ -167,7 +167,9 @@ class _Editor:
         finally:
             self._bar.close()
         if why:
-            tell(f"{why} {file.name} was left as it is.")
+            tell(f"{file.name} was left as it is. {why}")
+        elif settings.checks and new == file.text:
+            tell(f"{file.name} would not change.")
         if self._prints and not (settings.as_json or written):
             self._print(file, file.text)
         facts = count(stats.generated_tokens, "token"), f"{stats.prefill_s + stats.decode_s:.1f} s"

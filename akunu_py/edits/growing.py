@@ -14,22 +14,22 @@ _NO_LINE_BREAK: Final = "\\ No newline at end of file"
 def growing_diff(
     old: Sequence[str], new: Iterable[str | None], first: int = 1
 ) -> Iterator[str | None]:
-    """The lines of a unified diff, each as soon as it is certain, while `new` lines come.
+    """Lines as of a unified diff, each as soon as it is certain, while `new` lines come.
 
     None, while a line is not there yet, is passed on. New lines wait until an old one is found
-    again: one that occurs once, or two in a row. Headings have the numbers of lines only, counted
-    from `first`.
+    again: one that occurs once, or two in a row. How long a part will be is not known at its
+    heading, which tells only where it begins in `old`, counted from `first`.
     """
     counts, pending = Counter(old), list[str]()
     before: deque[str] = deque(maxlen=_CONTEXT)
-    at = written = after = 0
+    at = after = 0
     has_gap = True
 
     def advance(removed: Sequence[str], added: Sequence[str], same: Sequence[str]) -> Iterator[str]:
-        nonlocal at, written, after, has_gap
+        nonlocal at, after, has_gap
         if removed or added:
             if has_gap:
-                yield f"@@ -{first + at - len(before)} +{first + written - len(before)} @@"
+                yield f"@@ line {first + at - len(before)} @@"
             yield from (f" {line}" for line in before)
             yield from (f"-{line}" for line in removed)
             yield from (f"+{line}" for line in added)
@@ -43,7 +43,6 @@ def growing_diff(
                 has_gap = has_gap or len(before) == _CONTEXT
                 before.append(line)
         at += len(removed) + len(same)
-        written += len(added) + len(same)
 
     for line in new:
         if line is None:

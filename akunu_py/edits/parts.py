@@ -85,7 +85,8 @@ def lines_part(name: str, text: str, first: int, last: int) -> Part:
     starts = _line_starts(text)
     most = len(starts) - 1
     if not 1 <= first <= min(last, most):
-        raise InvalidRequestError(f"{name} has {most} lines; there are no `lines` {first}:{last}.")
+        lines = "1 line" if most == 1 else f"{most} lines"
+        raise InvalidRequestError(f"{name} has {lines}; there are no `lines` {first}:{last}.")
     return Part.of(text, starts[first - 1], starts[min(last, most)])
 
 
@@ -105,9 +106,8 @@ def function_part(name: str, text: str, wanted: str) -> Part:
     found = found or [node for one, node in known if f".{one}".endswith(f".{wanted}")]
     if len(found) != 1:
         names = [one for one, _ in known if not found or one.endswith(wanted)][:_MOST_NAMED]
-        raise InvalidRequestError(
-            f"{name} has {len(found) or 'no'} functions {wanted}; it has {', '.join(names)}."
-        )
+        functions = f"{len(found)} functions" if found else "no function"
+        raise InvalidRequestError(f"{name} has {functions} {wanted}; it has {', '.join(names)}.")
     starts = _line_starts(text)
     first = min(node.lineno for node in (found[0], *found[0].decorator_list))
     return Part.of(text, starts[first - 1], starts[found[0].end_lineno or first])

@@ -22,7 +22,8 @@ _POLICY: Final = (
 )
 _TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _PARTS: Final = (
-    "theme.css", "theme.js", "chat.css", "chat.js", "markdown.js", "status.css", "status.js",
+    "theme.css", "theme.js", "server.js", "chat.css", "chat.js", "markdown.js", "status.css",
+    "status.js",
 )  # fmt: skip
 
 

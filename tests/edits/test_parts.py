@@ -60,7 +60,7 @@ def test_functions_by_name() -> None:
         function_part("a.py", twice, "volume")
     with pytest.raises(InvalidRequestError, match=r"a\.py has no functions or classes\."):
         function_part("a.py", "x = 1", "f")
-    with pytest.raises(InvalidRequestError, match="no functions no; it has area, Box, "):
+    with pytest.raises(InvalidRequestError, match="no function no; it has area, Box, "):
         function_part("a.py", TEXT, "no")
     with pytest.raises(InvalidRequestError, match=r"which a\.js is not; name its `lines`"):
         function_part("a.js", "function f() {}", "f")
@@ -88,6 +88,8 @@ def test_lines_by_number() -> None:
     for first, last in ((0, 1), (3, 2), (99, 100)):
         with pytest.raises(InvalidRequestError, match="there are no `lines`"):
             lines_part("a.py", TEXT, first, last)
+    with pytest.raises(InvalidRequestError, match="has 1 line; there are no `lines` 5:9"):
+        lines_part("a.py", "a\n", 5, 9)
 
 
 def shorter_than(limit: int) -> Callable[[Part], bool]:

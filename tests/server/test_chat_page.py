@@ -125,8 +125,11 @@ def test_a_conversation_outlives_the_page(clean: Tab, parrot: LiveServer) -> Non
     facts = r"20 tokens · [\d,]+ tokens/s · \d+\.\d\d tokens per forward"
     assert re.fullmatch(facts, shown(clean, ".foot .note:not(.gain)")[0])
     clean.wait_for("location.hash !== ''")
-    clean.send("Page.reload")
-    clean.wait_for("window.real === undefined && document.querySelectorAll('article').length === 4")
+    url = clean.run("location.href")
+    for page in ("about:blank", url):  # unlike a reload, it is under way when this returns
+        clean.open(page)
+    wait_until_answered(clean, 2)
+    clean.wait_for("document.querySelector('#conversations .open')")
     assert shown(clean) == said
     assert shown(clean, "#conversations .open") == ["One **two** `three`."]
     assert clean.complaints == []
@@ -347,6 +350,36 @@ def test_errors_are_told(clean: Tab, live: LiveServer) -> None:
     say(clean, "a" * 2000)
     wait_until_answered(clean)
     assert "context" in shown(clean, ".foot .bad")[0]
+
+
+def test_a_server_that_cannot_answer_says_why_at_once(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    error = json.dumps({"error": {"message": "The server is shutting down."}})
+    clean.run(f"window.fetch = async () => new Response({json.dumps(error)}, {{ status: 503 }})")
+    say(clean, "go on")
+    wait_until_answered(clean)
+    assert shown(clean, ".foot .bad") == ["The server is shutting down."]
+    assert shown(clean, ".assistant .foot button") == ["Copy", "Again"]  # nothing to continue
+
+
+def test_it_tells_which_model_is_being_loaded(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    clean.run(
+        """
+        const { readable, writable } = new TransformStream();
+        const writer = writable.getWriter();
+        window.tell = (text) => { writer.write(new TextEncoder().encode(`${text}\\n\\n`)); };
+        window.fetch = async () => new Response(readable);
+        """
+    )
+    say(clean, "go on")
+    clean.run("tell(': loading somebody/large')")
+    clean.wait_for("document.querySelector('.assistant .note').innerText !== ''")
+    assert shown(clean, ".assistant .note") == ["loading somebody/large"]
+    clean.run(f"tell({json.dumps('data: ' + json.dumps(content('Yes.')))})")
+    clean.wait_for("document.querySelector('.assistant .body').innerText === 'Yes.'")
+    assert shown(clean, ".assistant .note") == []
+    press(clean, "Escape")
 
 
 def test_it_asks_for_the_key_and_keeps_it(clean: Tab, guarded: LiveServer) -> None:

@@ -61,7 +61,7 @@ def test_a_diff_on_request(ember: LiveServer, streams: bool) -> None:
     if streams:
         *parts, last = chunks(ember, format="diff")
         said = "".join(part["choices"][0]["text"] for part in parts)
-        assert said.startswith("@@ -1 +1 @@\n-def area(width, height):\n")
+        assert said.startswith("@@ line 1 @@\n-def area(width, height):\n")
         assert last["choices"][0]["diff"].startswith(diff)
     else:
         assert edit(ember, format="diff", path="a.py")["text"].startswith(diff)
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(
         ("/v1/edits", {"language": "../x"}, "`language` must be a word."),
         ("/v1/edits", {"lines": [1]}, "`lines` must be the numbers of the first and the last"),
         ("/v1/edits", {"n": 2}, "`n` must be 1 or less, not 2."),
-        ("/v1/edits", {"function": "g"}, "input.py has no functions g; it has area."),
+        ("/v1/edits", {"function": "g"}, "input.py has no function g; it has area."),
         ("/v1/edits", {"input": "x = 1\n" * 3000}, "The text is too long for the model's context"),
         ("/v1/apply", {"original": CODE}, "`update` is missing, or empty."),
         ("/v1/apply/chat/completions", {"messages": [{"role": "user", "content": "hi"}]},
@@ -115,13 +115,24 @@ def test_bad_input_gets_one_sentence(
 
 
 def test_an_update_is_merged_as_relaces_clients_ask(ember: LiveServer) -> None:
+    kept = "def sides(box):\n    return box.sides\n\n\n"
+    sketch = f"# ... existing code ...\n\n\n{RIGHT}"
     for names in (("original", "update"), ("initialCode", "editSnippet")):
-        body = dict(zip(names, (CODE, RIGHT), strict=True)) | {"instruction": RENAME}
+        body = dict(zip(names, (kept + CODE, sketch), strict=True)) | {"instruction": RENAME}
         answer = ember.ask("/v1/code/apply", body)
         assert answer["mergedCode"] == answer["choices"][0]["text"]
         assert answer["usage"]["total_tokens"] > 0
-        assert answer["choices"][0]["text"] == RIGHT
+        assert answer["choices"][0]["text"] == kept + RIGHT
         assert answer["choices"][0]["doubt"] is None
+
+
+def test_relaces_clients_cannot_lose_an_update_in_silence(ember: LiveServer) -> None:
+    body = {"original": "a = 1\nb = 2\n", "update": "# ... existing code ...\nb = 3"}
+    body["language"] = "python"
+    answer = ember.ask("/v1/apply", body)
+    assert answer["choices"][0]["text"] == body["original"]
+    assert answer["choices"][0]["doubt"] == "The model gave the text back unchanged."
+    assert "mergedCode" not in answer
 
 
 def test_an_update_is_merged_as_morphs_clients_ask(ember: LiveServer) -> None:

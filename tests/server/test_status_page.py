@@ -108,22 +108,21 @@ def test_it_fits_every_window(tab: Tab, live: LiveServer, width: int, *, dark: b
              "cached_tokens": 10000, "computed_tokens": 1000, "generated_tokens": 0,
              "max_tokens": None, "drafted": 12345, "accepted": 12345},
         ],
-        "queue": {"parallel": 4},
-        "model": {"context": 99999},
         "caches": [{"id": 15, "tokens": 99999, "capacity": 99999, "bytes": 1e9, "busy": True}],
     }  # fmt: skip
-    tab.run(f"now = {json.dumps(full)}; showSequences(now); showCaches(now.caches)")
+    now = json.dumps(live.get("/status.json").json() | full)
+    tab.run(f"window.fetch = async () => new Response({json.dumps(now)})")
+    tab.wait_for("document.getElementById('sequences').innerText.includes('memory')")
     assert tab.run("document.documentElement.scrollWidth") == width
 
 
 def test_it_asks_for_the_key_and_keeps_it(tab: Tab, guarded: LiveServer) -> None:
     tab.open(f"{guarded.url}/status")
-    tab.wait_for("!document.getElementById('ask-key').hidden")
-    fill_in(tab, "key", "wrong")
-    tab.run("document.getElementById('ask-key').requestSubmit()")
-    tab.wait_for("document.getElementById('key-error').textContent !== ''")
-    fill_in(tab, "key", KEY)
-    tab.run("document.getElementById('ask-key').requestSubmit()")
+    for key, error in (("wrong", ""), (KEY, "That is not the key.")):
+        tab.wait_for("document.getElementById('ask-key').open")
+        assert text_of(tab, "key-error") == error
+        fill_in(tab, "key", key)
+        tab.run("document.querySelector('#ask-key form').requestSubmit()")
     tab.wait_for("!document.getElementById('board').hidden")
-    assert tab.run("document.getElementById('ask-key').hidden")
+    assert not tab.run("document.getElementById('ask-key').open")
     open_page(tab, guarded)

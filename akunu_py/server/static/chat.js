@@ -1,13 +1,13 @@
 // The chat: conversations are kept in this browser, and answers streamed from this server.
 import { render } from "./markdown.js";
+import { $, request } from "./server.js";
 
-const [KEY, SETTINGS, THEME] = ["akunu-py-key", "akunu-py-settings", "akunu-py-theme"];
+const [SETTINGS, THEME] = ["akunu-py-settings", "akunu-py-theme"];
 const SAVE_MS = 1000; // while an answer grows
 const DRAW_SHARE = 4; // drawing takes a fifth of the time at most
 const settings = JSON.parse(localStorage.getItem(SETTINGS) || "{}");
 const views = new WeakMap(); // of messages
 const tabs = new BroadcastChannel("akunu-py");
-const $ = (id) => document.getElementById(id);
 const newId = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
 const blank = () => ({ id: newId(), title: "", revision: 0, updated: 0, messages: [] });
 const lastOf = (wanted) => current.messages.findLastIndex(({ role }) => role === wanted);
@@ -93,41 +93,17 @@ tabs.onmessage = async ({ data: id }) => {
 
 // Requests.
 
-let asking = null; // for the key, on behalf of all requests
-async function request(path, options = {}) {
-  for (;;) {
-    const key = sessionStorage.getItem(KEY), headers = key ? { Authorization: `Bearer ${key}` } : {};
-    const response = await fetch(path, { ...options, headers, cache: "no-store" });
-    if (response.status === 401) await (asking ??= askKey(key));
-    else if (response.status !== 503) return response;
-    else {
-      $("state").textContent = "The model is being loaded …";
-      await new Promise((resolve) => setTimeout(resolve, 1000));
-      $("state").textContent = "";
-      options.signal?.throwIfAborted();
-    }
-  }
-}
-function askKey(wrong) {
-  $("key-error").textContent = wrong ? "That is not the key." : "";
-  $("ask-key").showModal();
-  return new Promise((resolve, reject) => {
-    $("ask-key").onclose = () => {
-      asking = $("ask-key").onclose = null;
-      sessionStorage.setItem(KEY, $("key").value);
-      return $("key").value ? resolve() : reject(new Error("The server wants its API key."));
-    };
-  });
-}
 async function* chunks(body, signal) {
   const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });
-  if (!response.ok) throw new Error((await response.json()).error.message);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
     const events = (rest + part.value).split("\n\n");
     rest = events.pop();
-    for (const event of events) if (event.startsWith("data: {")) yield JSON.parse(event.slice(6));
+    for (const event of events) {
+      if (event.startsWith("data: {")) yield JSON.parse(event.slice(6));
+      else if (event.startsWith(": loading ")) yield { choices: [{ delta: {} }], loading: event.slice(2) };
+    }
   }
 }
 function bodyFor({ messages }) {
@@ -140,9 +116,10 @@ function bodyFor({ messages }) {
     ...(plain && { num_draft_tokens: 0 }), ...(unthinking && { chat_template_kwargs: { enable_thinking: false } }),
   };
 }
-function take(message, { error, choices, pieces = [], timings = message.timings }) {
+function take(message, { error, choices, loading, pieces = [], timings = message.timings }) {
   if (error) throw new Error(error.message);
   const [{ delta, finish_reason: finish }] = choices;
+  running.loading = loading;
   message.content += delta.content ?? "";
   message.thinking += delta.reasoning_content ?? "";
   for (let { text, drafted } of pieces) {
@@ -230,10 +207,11 @@ function paint(message) {
   foot.replaceChildren(...footOf(message));
 }
 function* footOf(message) {
-  const { role, timings, stopped, cut, error } = message;
+  const { role, content, timings, stopped, cut, error } = message;
   const note = (textContent, className = "note") => make("span", { className, textContent });
-  if (error) yield note(error, "bad");
-  else if (stopped || cut) yield note(stopped ? "stopped" : "cut");
+  const end = error || (stopped && "stopped") || (cut && "cut");
+  const said = end || (running?.message === message && running.loading);
+  if (said) yield note(said, error ? "bad" : "note");
   if (timings?.forward_n) {
     const { predicted_n: tokens, predicted_per_second: speed, forward_n: forwards, speedup } = timings;
     yield note(`${tokens.toLocaleString("en")} tokens · ${Math.round(speed).toLocaleString("en")} tokens/s · ` +
@@ -241,7 +219,7 @@ function* footOf(message) {
     if (speedup >= 1.05) yield note(`${speedup.toFixed(1)} times as fast as without drafts`, "note gain");
   }
   if (running?.message === message) return;
-  const words = [...(role === "user" ? ["Edit", "Copy"] : ["Copy", "Again"]), ...(stopped || cut || error ? ["Continue"] : [])];
+  const words = [...(role === "user" ? ["Edit", "Copy"] : ["Copy", "Again"]), ...(end && content ? ["Continue"] : [])];
   yield make("span", {}, ...words.map((textContent) => make("button", { className: "plain", textContent })));
 }
 let [due, cost] = [0, 0];
@@ -302,8 +280,7 @@ $("messages").onclick = ({ target }) => {
 };
 $("examples").onclick = ({ target }) => target.matches("button") && write(target.textContent);
 for (const [id, act] of Object.entries(clicks)) $(id).onclick = () => act();
-const submits = { ask: send, "ask-key": () => $("ask-key").close() };
-for (const [id, act] of Object.entries(submits)) $(id).onsubmit = (event) => act(event.preventDefault());
+$("ask").onsubmit = (event) => send(event.preventDefault());
 for (const field of $("drawer").querySelectorAll("[name]")) {
   const held = { checkbox: "checked", number: "valueAsNumber" }[field.type] ?? "value";
   if (settings[field.name] !== undefined) field[held] = settings[field.name];

@@ -1,15 +1,9 @@
-"use strict";
-const $ = (id) => document.getElementById(id);
+import { $, request } from "./server.js";
+
 const SVG = "http://www.w3.org/2000/svg";
-const KEY = "akunu-py-key";
 const SAMPLES = 60;
-let key = sessionStorage.getItem(KEY) || "";
 let last = null;
 const speeds = [];
-
-function request(path) {
-  return fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
-}
 
 function draw(parent, name, attributes, text) {
   const element = document.createElementNS(SVG, name);
@@ -48,17 +42,9 @@ async function poll() {
 
 async function refresh() {
   try {
-    const response = await request("status.json");
-    $("ask-key").hidden = response.status !== 401;
-    if (response.status === 401) {
-      $("board").hidden = true;
-      $("key-error").textContent = key ? "That is not the key." : "";
-      showState("locked", "loading");
-    } else if (response.ok) {
-      show(await response.json());
-    }
-  } catch {
-    showState("no answer", "lost");
+    show(await (await request("status.json")).json());
+  } catch (error) {
+    showState(error instanceof TypeError ? "no answer" : error.message, "lost");
   }
 }
 
@@ -214,10 +200,4 @@ function showCaches(caches) {
   $("caches-note").textContent = caches.length ? "" : "None yet: the first request makes one.";
 }
 
-$("ask-key").addEventListener("submit", (event) => {
-  event.preventDefault();
-  key = $("key").value;
-  sessionStorage.setItem(KEY, key);
-  refresh();
-});
 poll();

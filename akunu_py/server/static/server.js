@@ -1,0 +1,24 @@
+// Requests to this server from its pages, which ask for its API key if it wants one.
+const KEY = "akunu-py-key";
+export const $ = (id) => document.getElementById(id);
+let asking = null; // for the key, on behalf of all requests
+export async function request(path, options = {}) {
+  for (;;) {
+    const key = sessionStorage.getItem(KEY), headers = key ? { Authorization: `Bearer ${key}` } : {};
+    const response = await fetch(path, { ...options, headers, cache: "no-store" });
+    if (response.ok) return response;
+    if (response.status !== 401) throw new Error((await response.json()).error.message);
+    await (asking ??= askKey(key));
+  }
+}
+function askKey(wrong) {
+  $("key-error").textContent = wrong ? "That is not the key." : "";
+  $("ask-key").showModal();
+  return new Promise((resolve, reject) => {
+    $("ask-key").onclose = () => {
+      asking = $("ask-key").onclose = null;
+      sessionStorage.setItem(KEY, $("key").value);
+      return $("key").value ? resolve() : reject(new Error("The server wants its API key."));
+    };
+  });
+}
