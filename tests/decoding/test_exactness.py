@@ -14,11 +14,10 @@ from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options, Sampling
+from akunu_py.options import ModelOptions, Options, Sampling
 from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
-from akunu_py.text.chat import ChatTranscript
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import MarkovModel, free_text
@@ -72,18 +71,14 @@ def test_forwards_of_one_shape_give_one_text(
         assert len(drafted) <= 150 / BLOCK_ROWS + 1  # nothing is computed twice
 
 
-@pytest.fixture(scope="module", params=["ember", "qwen3_5", "gemma3_text"])
+@pytest.fixture(scope="module", params=["qwen3_5", "gemma3_text"])
 def rounding_engine(request: pytest.FixtureRequest, tiny_model_dir: Path) -> Iterator[Engine]:
-    """A model in bfloat16 that rounds as on a GPU: small, or tiny with states or windows."""
+    """A tiny model in bfloat16 that rounds as on a GPU, with states or windows."""
     backend, name = find_backend(), request.param
-    loaded = load_target(
-        ModelOptions(BUNDLED_MODEL if name == "ember" else str(tiny_model_dir), weights="dense"),
-        backend,
-    )
-    network = loaded.original if name == "ember" else make_network(name)
-    settings = loaded.config if name == "ember" else config(name)
+    loaded = load_target(ModelOptions(str(tiny_model_dir), weights="dense"), backend)
+    network = make_network(name)
     round_as(ANY_SIZE, network)
-    model = TargetModel(network, loaded.tokenizer, settings, name=name, layout="dense")
+    model = TargetModel(network, loaded.tokenizer, config(name), name=name, layout="dense")
     with attention_of(ANY_SIZE):
         yield Engine(model, backend, prefill_step_size=64)
 
@@ -100,12 +95,8 @@ class Conversation:
     def answers(self, known: list[list[int]] | None = None) -> tuple[list[list[int]], Stats]:
         """The answers, and what they took; drafts are made of `known` ones, with errors."""
         self._engine.reset()
-        prompt, found, total, turns = [7, 11, 5, 60, 7, 11, 100, 3], [], Stats(), 2
-        if self._engine.model.name == "ember":
-            turns = 1  # it takes long
-            question = "Write a function that reverses the words of a sentence"  # a long answer
-            prompt = ChatTranscript(self._engine.tokenizer).prompt_for(question)
-        for turn in range(turns):
+        prompt, found, total = [7, 11, 5, 60, 7, 11, 100, 3], [], Stats()
+        for turn in range(2):
             self._drafter = OracleDrafter(len(prompt), known[turn] if known else [], error=0.15)
             answer = self._engine.generate(prompt, self._options)
             found.append(answer.token_ids)
@@ -117,13 +108,11 @@ class Conversation:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_drafts_change_no_token_in_16_bits(rounding_engine: Engine, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=3)
-    is_large = rounding_engine.model.name == "ember"
-    drafted = Options(10 if is_large else 16, sampling, drafter="script", exact=True)
+    drafted = Options(16, sampling, drafter="script", exact=True)
     expected, _ = Conversation(rounding_engine, replace(drafted, drafter="none")).answers()
     assert len(set(expected[0])) > 4
     found, stats = Conversation(rounding_engine, drafted).answers(expected)
     assert found == expected
     assert stats.tokens_per_forward > 1.7
-    if not is_large:
-        single = replace(drafted, num_draft_tokens=1)
-        assert Conversation(rounding_engine, single).answers(expected)[0] == expected
+    single = replace(drafted, num_draft_tokens=1)
+    assert Conversation(rounding_engine, single).answers(expected)[0] == expected

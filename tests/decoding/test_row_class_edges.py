@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from time import perf_counter
 
 import pytest
 
@@ -180,30 +179,6 @@ def test_an_interrupted_search_counts_each_row_once(tiny_model_dir: Path) -> Non
             except InterruptedError:
                 continue
     assert found.rows == whole.rows
-
-
-def test_interruptions_use_up_no_time_of_a_search(tiny_model_dir: Path) -> None:
-    """What an interruption throws away is no reason to believe that there is no class."""
-    chip = CHIPS["m3, 4 bits"]
-    with chip_model(chip, "llama", tiny_model_dir) as model:
-        begun = perf_counter()
-        find(model, chip)
-        limit_s = 2 * (perf_counter() - begun)
-        search, forwards, found = search_for(chip), 0, None
-
-        def tick() -> None:
-            nonlocal forwards
-            forwards += 1
-            if forwards % 30 == 0:
-                raise InterruptedError
-
-        for _ in range(400):
-            try:
-                found = search.find(model, CURVE, limit_s, tick)
-                break
-            except InterruptedError:
-                continue
-    assert found is None or found.holds
 
 
 def test_a_class_is_not_priced_for_every_token(tiny_model_dir: Path) -> None:
