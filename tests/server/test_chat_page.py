@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -188,21 +189,27 @@ def test_two_tabs_know_of_each_other_and_lose_nothing(clean: Tab, parrot: LiveSe
     say(clean, "shared")
     wait_until_answered(clean)
     clean.wait_for("location.hash !== ''")
-    other = clean.another()
-    other.open(clean.run("location.href"))
-    wait_until_answered(other)
-    say(other, "from the other")
-    wait_until_answered(other, 2)
-    clean.wait_for("document.querySelectorAll('article').length === 4")
-    # Both go on with the same conversation at once: the second keeps its own.
-    for tab in (clean, other):
-        answer_with(tab, [content("slow"), content(" and so on")])
-    for tab in (clean, other):
-        say(tab, "at once")
-    for tab in (clean, other):
-        wait_until_answered(tab, 3)
-    clean.wait_for("document.querySelectorAll('#conversations li').length === 2")
-    other.close()
+    with closing(clean.another()) as other:
+        other.open(clean.run("location.href"))
+        wait_until_answered(other)
+        say(other, "from the other")
+        wait_until_answered(other, 2)
+        clean.wait_for("document.querySelectorAll('article').length === 4")
+        # Both go on with the same conversation at once: the second keeps its own.
+        for tab in (clean, other):
+            answer_with(tab, [content("slow"), content(" and so on")])
+        at = clean.run("Date.now()") + 1000  # however long a command takes
+        for tab in (clean, other):
+            tab.run(
+                f"""document.getElementById("text").value = "at once";
+                const key = {{ key: "Enter", bubbles: true, cancelable: true }};
+                const send = () => document.activeElement.dispatchEvent(
+                  new KeyboardEvent("keydown", key));
+                setTimeout(send, {at} - Date.now()); null"""
+            )
+        for tab in (clean, other):
+            wait_until_answered(tab, 3)
+        clean.wait_for("document.querySelectorAll('#conversations li').length === 2")
     assert clean.run("location.hash") != ""
 
 
