@@ -122,7 +122,7 @@ def exactness_of(curve: CostCurve) -> str:
     if alike is None:
         return "It is not known yet which forward passes compute a row alike"
     compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
-    if not alike.holds:
+    if not alike.allows_drafts:
         return f"No forward passes of several tokens are known to compute a row alike ({compared})"
     usual = affordable(curve, alike, FREE)
     price = price_of_class(curve, alike)

@@ -38,6 +38,7 @@ CONTEXTS: Final = (128, 1024, 4096)
 BUDGET_S: Final = 2.5
 
 ROW_CLASS_S: Final = 240.0
+"""Seconds that the search for forwards that compute a row alike may take."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, before padding: they only say what a longer context adds."""

@@ -1,8 +1,9 @@
 """Finding the forwards that compute a row alike, by comparing bits.
 
-The same tokens are computed as steps, padded to each size, and as forwards of each size of which
-a part is kept, as decoding does it. What has the same logits in every row, and leaves the same
-keys, values and states, is alike; what is not compared counts as different.
+The search computes the same tokens as single steps that are padded to a size, and as forwards of
+each size of which a random part is kept, as decoding does. Two sizes are alike if every row has the
+same logits and the cache holds the same keys, values and states afterwards. A size that was not
+compared counts as different.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -102,13 +103,13 @@ class RowClassSearch:
             probe = _Probe(model, self._contexts[0], self, watch)
             useful = 1 + best_num_draft_tokens(curve, 1.0, 0, MOST - 1)
             mixed = [
-                probe.left_by(size, _FIRST_ROWS, steps=False)
+                probe.digest_by(size, _FIRST_ROWS, steps=False)
                 for size in range(1, min(self._most, max(useful, _LEAST)) + 1)
             ]
             runs = [
                 run
                 for run in runs_of(mixed)
-                if probe.left_by(run[0], _FIRST_ROWS, steps=True) == mixed[run[0] - 1]
+                if probe.digest_by(run[0], _FIRST_ROWS, steps=True) == mixed[run[0] - 1]
             ]
             if model.after_rejection is Rollback.REPLAY:  # padding would be replayed for ever
                 runs = [run for run in runs if run[0] == 1]
@@ -116,7 +117,7 @@ class RowClassSearch:
             for smallest, largest in sorted(runs, key=lambda run: prices[run]):
                 if prices[smallest, largest] > most_price:
                     return None
-                proved = self._proved(probe, smallest, largest, self._rows)
+                proved = self._largest_alike(probe, smallest, largest, self._rows)
                 if proved >= max(2, smallest):
                     del probe  # memory for one cache at a time
                     levels, end = self._levels(model, smallest, proved, watch)
@@ -127,15 +128,14 @@ class RowClassSearch:
             pass
         return RowClass(rows=self.rows, seconds=self.spent_s)
 
-    def _proved(self, probe: "_Probe", smallest: int, largest: int, rows: int) -> int:
-        """The largest size, up to `largest`, whose forwards left what padded steps left, after a
-        comparison of `rows` rows."""
+    def _largest_alike(self, probe: "_Probe", smallest: int, largest: int, rows: int) -> int:
+        """The largest size, up to `largest`, that computes `rows` rows as padded steps do."""
         compared = stretch = 0
         least = max(2, smallest)
         while compared < rows and largest >= least:
-            wanted = probe.left_by(smallest, self._stretch, stretch, steps=True)
+            wanted = probe.digest_by(smallest, self._stretch, stretch, steps=True)
             for size in range(least, largest + 1):
-                if probe.left_by(size, self._stretch, stretch, steps=False) != wanted:
+                if probe.digest_by(size, self._stretch, stretch, steps=False) != wanted:
                     largest = size - 1
                     break
                 compared += self._stretch
@@ -157,15 +157,20 @@ class RowClassSearch:
                     return [(0, most)], self._edges[0] if self._edges else context
                 try:
                     probe = _Probe(model, context, self, watch)
-                    most = self._proved(probe, smallest, most, self._rows // 10)
+                    most = self._largest_alike(probe, smallest, most, self._rows // 10)
                 except _TimeIsUpError:
                     return (levels, start) if levels else ([(0, 1)], None)
             levels.append((start, most))
         return levels, None
 
     def _shared(self, model: TargetModel, alike: RowClass, watch: Callable[[float], None]) -> int:
-        """The most rows of a forward of several sequences that leaves what padded steps left."""
-        if not alike.holds or alike.smallest > 2 or why_not_batched(model) or model.pads_batches:
+        """The most rows of a batched forward that agrees with padded steps; 0 if none does."""
+        if (
+            not alike.allows_drafts
+            or alike.smallest > 2
+            or why_not_batched(model)
+            or model.pads_batches
+        ):
             return 0
         first = self._contexts[0]
         try:
@@ -175,10 +180,13 @@ class RowClassSearch:
             ]
             for stretch in range(-(-self._rows // (10 * self._stretch))):
                 wanted = [
-                    one.left_by(alike.smallest, self._stretch, stretch, steps=True)
+                    one.digest_by(alike.smallest, self._stretch, stretch, steps=True)
                     for one in probes
                 ]
-                if _left_together(model, probes, alike.largest, self._stretch, stretch) != wanted:
+                if (
+                    _digests_together(model, probes, alike.largest, self._stretch, stretch)
+                    != wanted
+                ):
                     return 0
                 self.rows += len(probes) * self._stretch
         except _TimeIsUpError:
@@ -186,7 +194,7 @@ class RowClassSearch:
         return alike.largest
 
     def _between_edges(self) -> Iterator[tuple[int, list[int]]]:
-        """From which number of keys on, and the contexts to look at from there to the next."""
+        """Each number of keys at which a level begins, and the contexts to compare in it."""
         others = [context for context in self._contexts[1:] if not self._edges]
         starts = [0, *self._edges]
         for start, stop in zip(starts, [*self._edges, None], strict=True):
@@ -216,7 +224,7 @@ class _Probe:
         self.cache.repeat(context)
         self.cache.keep()
 
-    def left_by(self, size: int, rows: int, stretch: int = 0, *, steps: bool) -> str:
+    def digest_by(self, size: int, rows: int, stretch: int = 0, *, steps: bool) -> str:
         """A digest of the logits of `rows` tokens, others in each stretch, and of what the cache
         then holds, if forwards have this size. Each keeps one token (`steps`), or a random number
         of them, as if the others were rejected."""
@@ -271,10 +279,10 @@ class _Probe:
         return str(digest.hexdigest())
 
 
-def _left_together(
+def _digests_together(
     model: TargetModel, probes: Sequence[_Probe], most: int, rows: int, stretch: int
 ) -> list[str]:
-    """What forwards over several sequences, of `most` rows at most, leave of each."""
+    """The digest of each sequence, if batched forwards of at most `most` rows compute them all."""
     draw, done = Random(most), 0
     given = [one.tokens(rows, stretch, most) for one in probes]
     digests = [sha256() for _ in probes]

@@ -225,7 +225,7 @@ class SpeculationState:
         rows = self.rows_of(options)
         if options.num_draft_tokens is not None or isinstance(rows, int):
             return FixedPlanner(_longest_draft(options))
-        known, padded = self._experience[fills_gap], padded_to(rows)
+        known, padded = self._experience[fills_gap], 1 if rows is None else rows.smallest
         costs, planners = self.find_costs(padded), known.planners[padded]
         planner = planners.pop() if planners else DraftPlanner(costs, known.rates)
         loans.callback(planners.append, planner)
@@ -297,7 +297,7 @@ class SpeculationState:
             self.find_costs()
         curve = self._find_curve()
         found = curve.row_class if curve.doubt <= MEASURED else None
-        if found is None or not found.holds:
+        if found is None or not found.allows_drafts:
             return self.block_rows if options.exact else None
         if options.exact:
             return found
@@ -314,11 +314,6 @@ class SpeculationState:
             return f"exact, in blocks of {rows}"
         alone = "" if options.exact else " if computed alone"
         return f"exact{alone}, which costs {price_of_class(self._find_curve(), rows):.0%}"
-
-
-def padded_to(rows: RowClass | int | None) -> int:
-    """How many rows each forward has at least."""
-    return rows.smallest if isinstance(rows, RowClass) else rows or 1
 
 
 def _longest_draft(options: Options) -> int:

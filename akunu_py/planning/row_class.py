@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 FREE: Final = 0.03
@@ -50,7 +50,7 @@ class RowClass:
             raise ValueError(f"no class of forwards has such levels: {known}")
 
     @property
-    def holds(self) -> bool:
+    def allows_drafts(self) -> bool:
         """Whether drafts fit."""
         return self.largest >= max(2, self.smallest)
 
@@ -104,9 +104,13 @@ class RowClass:
 
     def __str__(self) -> str:
         parts = [f"{self.smallest} to {self.largest} tokens compute a row alike"]
-        parts += [f"of at most {most} from {start:,} tokens on" for start, most in self.levels[1:]]
+        parts += [
+            f"from {start:,} tokens of context on, only up to {most}"
+            for (_, before), (start, most) in pairwise(self.levels)
+            if most != before
+        ]
         if self.end is not None:
-            parts.append(f"from {self.end:,} tokens on nothing is known")
+            parts.append(f"from {self.end:,} on, nothing is known")
         return "; ".join(parts)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from operator import mul
 from typing import Final
 
@@ -150,16 +150,15 @@ def price_of_class(curve: CostCurve, alike: RowClass) -> float:
 def affordable(curve: CostCurve, alike: RowClass, most_price: float) -> RowClass | None:
     """The class up to the first number of keys at which it costs more, with drafts of any length
     from there on; None if it costs more from the beginning."""
-    levels = [
-        (start, most)
-        for start, most in alike.levels
-        if price_of_class(curve, RowClass(alike.smallest, ((0, most),))) <= most_price
-    ]
-    kept = [own for own, level in zip(alike.levels, levels, strict=False) if own == level]
+
+    def pays(level: tuple[int, int]) -> bool:
+        return price_of_class(curve, RowClass(alike.smallest, ((0, level[1]),))) <= most_price
+
+    kept = tuple(takewhile(pays, alike.levels))
     if not kept:
         return None
     if len(kept) < len(alike.levels):
-        alike = replace(alike, levels=tuple(kept), end=alike.levels[len(kept)][0])
+        alike = replace(alike, levels=kept, end=alike.levels[len(kept)][0])
     return alike.unbounded
 
 

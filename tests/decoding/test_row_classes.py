@@ -66,7 +66,7 @@ def test_the_class_of_a_chip_is_found(name: str, tiny_model_dir: Path) -> None:
 
 def test_where_every_size_has_its_own_order_there_is_no_class(tiny_model_dir: Path) -> None:
     with chip_model(ANY_SIZE, "llama", tiny_model_dir) as model:
-        assert not find(model, ANY_SIZE).holds
+        assert not find(model, ANY_SIZE).allows_drafts
 
 
 def test_what_is_alike_in_most_rows_only_is_no_class(tiny_model_dir: Path) -> None:
@@ -91,7 +91,7 @@ def test_what_there_is_no_time_to_prove_counts_as_different(
         for share in (0.05, 0.6, 1.0):
             found = search_for(chip).find(model, CURVE, share * search.spent_s, lambda: None)
             assert found is not None
-            ends.append(found.end if found.holds else 0)
+            ends.append(found.end if found.allows_drafts else 0)
     assert ends[0] == 0
     assert ends[1] in (160, 320)
     assert ends[2] is None
@@ -116,7 +116,7 @@ def test_no_forward_leaves_its_class_or_passes_an_edge() -> None:
         False, False, True, False,
     ]  # fmt: skip
     assert RowClass().most(0) == 1
-    assert not RowClass().holds
+    assert not RowClass().allows_drafts
 
 
 def test_a_class_is_kept_with_the_costs() -> None:
@@ -211,7 +211,7 @@ def test_states_and_windows_stay_alike(kind: str, tiny_model_dir: Path) -> None:
     chip = replace(CHIPS["m3, 4 bits"], products=(1, 2, 30))
     with chip_model(chip, kind, tiny_model_dir) as model:
         found = find(model, chip)
-        assert found.holds
+        assert found.allows_drafts
         alike = Answers(model, found)
         drafted = Options(40, drafter="script", exact=True)
         expected = alike.texts(replace(drafted, drafter="none"))
