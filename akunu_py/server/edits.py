@@ -154,7 +154,8 @@ class _Reply(Reply):
             deque(self._read(index, completion), maxlen=0)
         text = self._diff if self._shows_diff else self._new
         choice = self._choice("message", text, self._finish) | {"doubt": self._edit.doubt}
-        is_merged = self._kind == "apply" and self._edit.new != self._edit.old
+        # Who reads this field does not read doubts.
+        is_merged = self._kind == "apply" and self._edit.doubt is None
         merged = {"mergedCode": text} if is_merged else {}
         return self._head | {"choices": [choice]} | merged | self._figures
 

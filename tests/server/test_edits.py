@@ -135,6 +135,14 @@ def test_relaces_clients_cannot_lose_an_update_in_silence(ember: LiveServer) -> 
     assert "mergedCode" not in answer
 
 
+def test_clients_that_read_no_doubts_get_no_doubtful_merge(ember: LiveServer) -> None:
+    body = {"original": "a = 1\nb = 2\n", "update": "b = 3\nc = f(9)"}  # too much for ember
+    answer = ember.ask("/v1/apply", body)
+    assert answer["choices"][0]["text"] != body["original"]
+    assert answer["choices"][0]["doubt"] == "The answer lacks a line of the update: b = 3"
+    assert "mergedCode" not in answer
+
+
 def test_an_update_is_merged_as_morphs_clients_ask(ember: LiveServer) -> None:
     content = f"<instruction>{RENAME}</instruction>\n<code>{CODE}</code>\n<update>{RIGHT}</update>"
     body = {"model": "default", "messages": [{"role": "user", "content": content}]}
