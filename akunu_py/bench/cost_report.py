@@ -120,7 +120,7 @@ def exactness_of(curve: CostCurve) -> str:
     stop."""
     alike = curve.row_class
     if alike is None:
-        return "It is not known yet which forward passes compute a row alike"
+        return "Drafts may change near-ties; `bench cost` finds out what --exact costs"
     compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
     if not alike.allows_drafts:
         return f"No forward passes of several tokens are known to compute a row alike ({compared})"

@@ -17,6 +17,7 @@ from akunu_py.cli.settings import DoctorSettings
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.device_memory import free_device_bytes
 from akunu_py.planning.cost_curve import MEASURED
+from akunu_py.planning.row_class import FREE
 from akunu_py.planning.theory import Payoff
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
         known = find_cost_curve(engine.model, engine.backend)
         is_known = known.measured_at is not None and known.doubt <= MEASURED
         curve = known if is_known else measure_costs_with_bar(engine)
-        return find_row_class_with_bar(engine, curve), ""
+        return find_row_class_with_bar(engine, curve, FREE), ""  # others take minutes
     except BackendError as error:
         return None, str(error)
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
 from akunu_py.cli.render import ProgressBar
@@ -42,15 +43,19 @@ def measure_costs_with_bar(
         )
 
 
-def find_row_class_with_bar(engine: "Engine", curve: "CostCurve") -> "CostCurve":
+def find_row_class_with_bar(
+    engine: "Engine", curve: "CostCurve", most_price: float = inf
+) -> "CostCurve":
     """Finds out which forward passes compute a row alike, if the costs are trusted and that is not
-    known, and stores it with them."""
+    known, and stores it with them; dearer ones than `most_price` are not looked for."""
     from akunu_py.calibration.measure import find_row_class  # noqa: PLC0415
 
     if curve.doubt > MEASURED or curve.row_class is not None:
         return curve
     with ProgressBar(sys.stderr, "comparing forward passes") as bar:
-        return find_row_class(engine.model, engine.backend, curve, progress=bar)
+        return find_row_class(
+            engine.model, engine.backend, curve, most_price=most_price, progress=bar
+        )
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:

@@ -103,7 +103,8 @@ class RowClass:
         return cls(smallest, levels, end, shared, rows, float(data["seconds"]))
 
     def __str__(self) -> str:
-        parts = [f"{self.smallest} to {self.largest} tokens compute a row alike"]
+        sizes = dict.fromkeys((self.smallest, self.largest))
+        parts = [f"{' to '.join(map(str, sizes))} tokens compute a row alike"]
         parts += [
             f"from {start:,} tokens of context on, only up to {most}"
             for (_, before), (start, most) in pairwise(self.levels)

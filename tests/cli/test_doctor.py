@@ -13,7 +13,7 @@ from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import ContextOverflowError
 from akunu_py.package import CACHE_VARIABLE
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.row_class import RowClass
+from akunu_py.planning.row_class import FREE, RowClass
 from tests.metal import IS_SIMULATED
 from tests.planning.curves import LINEAR, STEPPED
 
@@ -29,11 +29,16 @@ def doctor(
 ) -> Doctor:
     """Runs the command on a machine whose costs are given, and returns what it prints."""
 
-    def run(curve: CostCurve, *words: str, load: float = 0.0, alike: RowClass | None = None) -> str:
+    def run(
+        curve: CostCurve,
+        *words: str,
+        load: float = 0.0,
+        alike: dict[float, RowClass | None] | None = None,
+    ) -> str:
         monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
         monkeypatch.setattr(calibration, "other_load", lambda: load)
         monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: curve)
-        monkeypatch.setattr(RowClassSearch, "find", lambda *_: alike or RowClass())
+        monkeypatch.setattr(RowClassSearch, "find", lambda *given: alike and alike[given[-1]])
         assert main(["doctor", "--model", str(tiny_model_dir), *words]) == 0
         return capsys.readouterr().out
 
@@ -62,8 +67,13 @@ def test_it_reports_everything_and_ends_with_the_payoff(doctor: Doctor) -> None:
     ],
 )
 def test_it_says_what_exact_answers_cost(doctor: Doctor, alike: RowClass, said: str) -> None:
-    assert said in doctor(STEPPED, alike=alike)
+    assert said in doctor(STEPPED, alike={FREE: alike})
     assert CostCurve.from_json(json.loads(doctor(STEPPED, "--json"))["curve"]).row_class == alike
+
+
+def test_what_takes_minutes_is_left_to_bench_cost(doctor: Doctor) -> None:
+    """Forwards that cost more than nothing are not looked for."""
+    assert "`bench cost` finds out what --exact costs" in doctor(STEPPED)
 
 
 def test_it_advises_against_drafting_if_it_does_not_pay(doctor: Doctor) -> None:
