@@ -15,9 +15,9 @@ from typing import Final
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.calibration import measure as calibration
-from akunu_py.calibration.measure import BUDGET_S, Unfinished, find_cost_curve
+from akunu_py.calibration.measure import BUDGET_S, Calibrate, Unfinished, find_cost_curve
 from akunu_py.decoding.batch import Batch
-from akunu_py.decoding.speculation import Calibrate, DrafterFactory, SpeculationState
+from akunu_py.decoding.speculation import DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.machine.backend import Backend
@@ -27,6 +27,7 @@ from akunu_py.model.library import USUAL_TOKENS
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.planning.known_costs import KnownCosts
 from akunu_py.prompt import PromptInput
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
@@ -92,7 +93,10 @@ class Engine:
         self.backend = backend
         self.tokenizer = model.tokenizer
         self.memory = memory or Memory()
-        self.speculation = SpeculationState(model, backend, calibrate, draft_model, self.memory)
+        self.costs = KnownCosts(
+            partial(calibrate, model, backend), drafts=model.why_no_drafts is None
+        )
+        self.speculation = SpeculationState(model, self.costs, draft_model, self.memory)
         self._prefixes = PrefixPool(
             model.make_cache,
             model.cache_bytes,
@@ -101,13 +105,14 @@ class Engine:
             store=prompt_store,
             drafts=self.speculation.draft_model,
         )
-        self.batch = Batch(model, self.speculation.batch_costs, self._prefixes.may_join)
+        self.batch = Batch(model, self.costs.together, self._prefixes.may_join)
         self.runner = Runner(
             model,
             backend,
             batch=self.batch,
             prefixes=self._prefixes,
             speculation=self.speculation,
+            costs=self.costs,
             prefill_step_size=prefill_step_size,
         )
         self._active: Sequence | None = None
@@ -130,7 +135,7 @@ class Engine:
             )
         lines = (
             self.backend.warning,
-            self.speculation.why_impossible,
+            self.model.why_no_drafts,
             self.model.why_no_head,
             unquantized,
             *self.memory.notices,
@@ -151,9 +156,9 @@ class Engine:
     def costs_missing(self) -> str | None:
         """Why the costs of forwards are not measured, for the user; None if they are. Any thread
         may read it."""
-        if self.speculation.cost_curve is not None:
+        if self.costs.measured is not None:
             return None
-        if not self.speculation.wants_costs:
+        if not self.costs.wants_curve:
             return "Not measured: no request has needed them."
         if self._measure_costs_at:
             return (
@@ -318,25 +323,25 @@ class Engine:
             if interrupted():
                 raise InterruptedError
 
-        speculation = self.speculation
+        costs = self.costs
         while monotonic() >= self._measure_costs_at and (
-            speculation.wants_costs or speculation.wants_row_class
+            costs.wants_curve or costs.wants_row_class
         ):
-            known, found = speculation.cost_curve, self._costs_found
+            known, found = costs.measured, self._costs_found
             measure: Callable[..., CostCurve] = calibration.measure_and_store
             if known is not None:
-                price = speculation.most_price
+                price = costs.most_price
                 measure = partial(calibration.find_row_class, curve=known, most_price=price)
             try:
                 with self.model.guard():
                     curve = measure(self.model, self.backend, progress=check, found=found)
-                speculation.trust(curve)
+                costs.trust(curve)
             except InterruptedError:
                 return
             except Exception:  # whatever it is, requests are answered without these costs
                 pass
             self._costs_found = Unfinished()
-            if speculation.cost_curve is known:
+            if costs.measured is known:
                 self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 
     def save_prompts(self, *, closing: bool = False) -> bool:

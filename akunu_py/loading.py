@@ -4,8 +4,7 @@ from importlib.metadata import version
 from typing import Final
 
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
-from akunu_py.calibration.measure import find_cost_curve
-from akunu_py.decoding.speculation import Calibrate
+from akunu_py.calibration.measure import Calibrate, find_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import Backend, find_backend

@@ -241,9 +241,9 @@ def main() -> None:
     if options.requests:
         record(options.name, "Edits as requests", requests_body(engine, pairs))
         return
-    engine.speculation.find_costs()
+    engine.costs.alone()
     with suppress(BackendError):  # a busy machine: planned as on a similar one
-        engine.speculation.trust(measure_costs_with_bar(engine))
+        engine.costs.trust(measure_costs_with_bar(engine))
     drafting, plain = Options(max_tokens=None), Options(max_tokens=None, drafter="none")
     lanes: dict[str, Callable[[Path, Pair], Outcome]] = {
         form: partial(edited, engine, options=drafting, form=form) for form in FORMATS

@@ -91,7 +91,7 @@ class Subject:
 
     def is_in_blocks(self, options: Options) -> bool:
         """Whether all forwards of an answer have the same shape."""
-        return self.engine.speculation.rows_of(options) is not None
+        return self.engine.costs.rows_of(options) is not None
 
     def write_script(self, prompt: Sequence[int], options: Options) -> None:
         self.script = ScriptedDrafter(len(prompt), self.plain(prompt, options).token_ids)

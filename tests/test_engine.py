@@ -46,8 +46,8 @@ def test_text_tokens_and_sums_belong_together(engine: Engine) -> None:
 def test_what_drafts_bring_is_known_once_costs_are_measured(tiny_model_dir: Path) -> None:
     engine = akunu_py.load(str(tiny_model_dir))
     assert engine.generate(PROMPT, Options(max_tokens=4, drafter="none")).stats.speedup is None
-    costs = engine.speculation.find_costs()
-    engine.speculation.trust(replace(costs.curve, doubt=MEASURED))
+    costs = engine.costs.alone()
+    engine.costs.trust(replace(costs.curve, doubt=MEASURED))
     stats = engine.generate(PROMPT, Options(max_tokens=20)).stats
     assert stats.plain_s > 0
     assert stats.speedup == stats.plain_s / stats.decode_s

@@ -97,6 +97,6 @@ class Chat:
 def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
     options = settings.options
     engine = load_engine(settings.model)
-    if on_terminal and options.drafts and not engine.speculation.why_impossible:
-        engine.speculation.find_costs()  # asks for the measurement
+    if on_terminal and options.drafts and not engine.model.why_no_drafts:
+        engine.costs.alone()  # asks for the measurement
     return engine

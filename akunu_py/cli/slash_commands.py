@@ -234,7 +234,7 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
             f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",
-            f"answers are {engine.speculation.exactness(conversation.options)}",
+            f"answers are {engine.costs.exactness(conversation.options)}",
         ]
     )
 

@@ -19,7 +19,6 @@ import mlx.core as mx
 
 from akunu_py.cache.batched import has_little_padding
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Decoding, Limits
 from akunu_py.decoding.target import (
@@ -30,6 +29,7 @@ from akunu_py.decoding.target import (
 )
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.chain import Chain
+from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
 from akunu_py.round import Round, RoundClock

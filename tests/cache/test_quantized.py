@@ -22,7 +22,6 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.calibration.measure import CONTEXTS, contexts_of, cost_key
 from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
@@ -35,6 +34,7 @@ from akunu_py.options import (
     KVQuantization,
     ModelOptions,
 )
+from akunu_py.planning.row_class import BLOCK_ROWS
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_network
 from tests.fakes import OracleDrafter, rounds_of

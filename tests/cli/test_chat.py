@@ -261,7 +261,7 @@ class TestGreeting:
         curve: CostCurve | None,
         drafting: str,
     ) -> None:
-        monkeypatch.setattr(shared_engine.speculation, "cost_curve", curve)
+        monkeypatch.setattr(shared_engine.costs, "measured", curve)
         line = describe_model(shared_engine, options)
         assert line.startswith("tiny · 337K parameters, 1 MiB · context 1,024 tokens · ")
         assert drafting in line

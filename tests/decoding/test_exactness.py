@@ -9,12 +9,12 @@ import pytest
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions, Options, Sampling
+from akunu_py.planning.row_class import BLOCK_ROWS
 from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
