@@ -7,7 +7,7 @@ refuse a wrong option before it loads any library.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -25,7 +25,6 @@ from akunu_py.option_field import (
     json_object,
     on_or_off,
     option,
-    part,
     token_bias,
     token_limit,
 )
@@ -175,7 +174,7 @@ class ModelOptions:
         return KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start, form)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are chosen. The default is greedy; the filters work like mlx-lm's."""
 
@@ -326,7 +325,7 @@ def _schema_file(word: str) -> Grammar:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Sampling):
     """The options of a request. What makes no sense is refused when they are made."""
 
     # fmt: off
@@ -334,7 +333,6 @@ class Options:
     max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
         "tokens to generate at most; -1 sets no limit", within=Range(0), read=token_limit,
         short="-m")
-    sampling: Sampling = part(Sampling)
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
     drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
@@ -376,7 +374,7 @@ class Options:
     # fmt: on
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.scores_prompt and self.logprobs is None:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
         if not isinstance(self.priority, int):
@@ -385,6 +383,10 @@ class Options:
             raise InvalidRequestError(f"`stop` must be a tuple of strings, not {self.stop!r}.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
+
+    def sampled_as(self, sampling: Sampling) -> Self:
+        """The same options with another sampling."""
+        return replace(self, **{it.name: getattr(sampling, it.name) for it in fields(Sampling)})
 
     @property
     def drafts(self) -> bool:

@@ -91,7 +91,7 @@ class Examination:
         by a script that is wrong now and then, as heads are."""
         sampling = replace(_SAMPLED, seed=number) if number % 2 else Sampling()
         name = "ngram" if number // 2 % 2 else "script"
-        drafted = Options(_TOKENS, sampling, drafter=name, num_draft_tokens=8)
+        drafted = Options(_TOKENS, drafter=name, num_draft_tokens=8).sampled_as(sampling)
         for way, exact in (("alike", True), ("class ignored", False)):
             options = replace(drafted, exact=exact)
             plain = self._turns(prompt, replace(options, drafter="none"))

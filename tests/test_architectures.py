@@ -42,7 +42,7 @@ PREFILL_STEP = 2 * WINDOW + 5
 GREEDY = Options(12, drafter="script", num_draft_tokens=4)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=11)
 OPTIONS = {
-    "exact and sampled": replace(GREEDY, sampling=SAMPLED, exact=True),
+    "exact and sampled": replace(GREEDY, exact=True).sampled_as(SAMPLED),
     "longer than a window": replace(GREEDY, num_draft_tokens=WINDOW + 4),
 }
 PROMPT = random_tokens(5, 4 * WINDOW)
@@ -81,8 +81,8 @@ class Subject:
     def plain(self, prompt: Sequence[int], options: Options) -> Completion:
         """The answer without drafts, computed once, from an empty cache."""
         exact = self.is_in_blocks(options)
-        plain = Options(
-            options.max_tokens, options.sampling, drafter="none", logprobs=0, exact=exact
+        plain = Options(options.max_tokens, drafter="none", logprobs=0, exact=exact).sampled_as(
+            options
         )
         if (key := (tuple(prompt), plain)) not in self._answers:
             self.engine.reset()

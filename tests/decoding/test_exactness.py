@@ -108,7 +108,7 @@ class Conversation:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_drafts_change_no_token_in_16_bits(rounding_engine: Engine, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=3)
-    drafted = Options(16, sampling, drafter="script", exact=True)
+    drafted = Options(16, drafter="script", exact=True).sampled_as(sampling)
     expected, _ = Conversation(rounding_engine, replace(drafted, drafter="none")).answers()
     assert len(set(expected[0])) > 4
     found, stats = Conversation(rounding_engine, drafted).answers(expected)

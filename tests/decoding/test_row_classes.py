@@ -189,7 +189,7 @@ def test_drafts_change_no_token_in_a_class(
     """They would change some if the class were ignored; the context passes two edges."""
     sampling = Sampling(temperature=temperature, seed=3)
     with chip_model(CHIPS[name], "llama", tiny_model_dir) as model:
-        drafted = Options(32, sampling, drafter="script", num_draft_tokens=8)
+        drafted = Options(32, drafter="script", num_draft_tokens=8).sampled_as(sampling)
         plain = replace(drafted, drafter="none")
         alike = Answers(model, EXPECTED[name])
         expected = alike.texts(plain)
