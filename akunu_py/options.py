@@ -94,7 +94,11 @@ class KVQuantization:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model to load, and how. Options that exclude each other are refused."""
+    """Which model to load, and how. Options that exclude each other are refused.
+
+    >>> akunu_py.load(akunu_py.ModelOptions("ember", max_context=1024)).context_limit
+    1024
+    """
 
     # fmt: off
     name: str = option(BUNDLED_MODEL, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the "
@@ -265,6 +269,10 @@ class Grammar:
 
     An invalid schema, expression or grammar is refused when the request begins.
 
+    >>> digits = akunu_py.Grammar("regex", "[0-9]{3}")
+    >>> engine.generate("The year 1", max_tokens=8, grammar=digits).text.isdigit()
+    True
+
     Attributes:
         kind: the language of `source`.
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
@@ -326,7 +334,11 @@ def _schema_file(word: str) -> Grammar:
 
 @dataclass(frozen=True)
 class Options(Sampling):
-    """The options of a request. What makes no sense is refused when they are made."""
+    """The options of a request. What makes no sense is refused when they are made.
+
+    >>> akunu_py.Options(max_tokens=20, temperature=0.7, seed=1, stop=("\\n\\n",)).greedy
+    False
+    """
 
     # fmt: off
     # None continues to the end of the context; 0 only computes the prompt's cache.
@@ -377,10 +389,6 @@ class Options(Sampling):
         super().__post_init__()
         if self.scores_prompt and self.logprobs is None:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
-        if not isinstance(self.priority, int):
-            raise InvalidRequestError(f"`priority` must be a whole number, not {self.priority!r}.")
-        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
-            raise InvalidRequestError(f"`stop` must be a tuple of strings, not {self.stop!r}.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
 

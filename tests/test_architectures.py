@@ -14,7 +14,6 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from akunu_py import Options, Sampling
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.cache.windows import SLACK
 from akunu_py.drafting.base import Draft
@@ -22,6 +21,7 @@ from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_tokenizer
+from akunu_py.options import Options, Sampling
 from akunu_py.text.tokenizer import Tokenizer
 from tests.architectures import (
     IN_TURNS,

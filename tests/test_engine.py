@@ -13,10 +13,10 @@ from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
-from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.machine.backend import Backend, ModelShape
+from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.round import Finish
 from akunu_py.sequence import Sequence
@@ -283,9 +283,9 @@ class TestCancelling:
         ([1, 10**6], {}, "outside the vocabulary"),
         (PROMPT, {"drafter": "oracle"}, "no drafter 'oracle'"),
         (PROMPT, {"drafter": "model"}, "--draft-model NAME"),
-        (PROMPT, {"sampling": Sampling(logit_bias=((320, 1.0),))}, "no token 320 to bias"),
+        (PROMPT, {"logit_bias": ((320, 1.0),)}, "no token 320 to bias"),
         (PROMPT, {"max_tokens": -3}, "0 or more, not -3"),
-        (PROMPT, {"max_tokens": "x"}, "must be a number, not 'x'"),
+        (PROMPT, {"max_tokens": "x"}, "must be a whole number, not 'x'"),
         (PROMPT, {"stop": "ab"}, "`stop` must be a tuple of strings, not 'ab'"),
         (PROMPT, {"stop": (5,)}, "`stop` must be a tuple of strings"),
         (PROMPT, {"stop": ("",)}, "must not be empty"),
