@@ -1,9 +1,9 @@
 """The engine: requests in, events out.
 
-It owns a model, the caches of earlier requests, and the runner that computes the forwards of new
-ones. Everything runs on the thread that loaded it: MLX arrays belong to the thread that made them.
-What changes the engine raises an `InvalidRequestError` on other threads, in forked children, and
-in what the engine itself calls.
+It owns a model, the caches of earlier requests, and the runner that computes the forward passes of
+new ones. Everything runs on the thread that loaded it: MLX arrays belong to the thread that made
+them. What changes the engine raises an `InvalidRequestError` on other threads, in forked children,
+and in what the engine itself calls.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -50,8 +50,8 @@ class Engine:
         calibrate: called once, by the first request that leaves the number of draft tokens to the
             planner; the default measures nothing, but reads what was measured earlier.
         draft_model: drafts for requests whose drafter is `model`.
-        prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
-            one. None takes few if a request can be cancelled, else as many as are fastest.
+        prefill_step_size: prompt tokens per forward pass; a cancelled request stops after the
+            current one. None takes few if a request can be cancelled, else as many as are fastest.
         prompt_cache_bytes: bytes that the caches of requests may take together; None takes a share
             of the free memory. One request is always served, whatever it takes.
         prompt_store: keeps what they hold on disk, whenever `save_prompts` is called.
@@ -60,7 +60,7 @@ class Engine:
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
         batch: the requests that decode now.
-        runner: computes the forwards of requests.
+        runner: computes the forward passes of requests.
         memory: what `auto` drafts from besides the requests.
 
     Raises:
@@ -155,8 +155,8 @@ class Engine:
 
     @property
     def costs_missing(self) -> str | None:
-        """Why the costs of forwards are not measured, for the user; None if they are. Any thread
-        may read it."""
+        """Why the costs of forward passes are not measured, for the user; None if they are. Any
+        thread may read it."""
         if self.costs.measured is not None:
             return None
         if not self.costs.wants_curve:
@@ -266,7 +266,7 @@ class Engine:
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 
-        They share forwards, exact ones as far as their class allows, unless
+        They share forward passes, exact ones as far as their class allows, unless
         `batch.why_impossible` says why not.
 
         Args:
@@ -338,8 +338,8 @@ class Engine:
         return max(1, int(min(parallel, self._prefixes.seats(USUAL_TOKENS))))
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
-        """Measures for a few seconds what forwards cost, if planners have to guess it; then finds
-        out which of them compute a row alike, which may take minutes.
+        """Measures for a few seconds what forward passes cost, if planners have to guess it; then
+        finds out which of them compute a row alike, which may take minutes.
 
         Meant for when no request waits; `interrupted` is asked often and ends it. The next call
         goes on with what was measured.

@@ -79,7 +79,7 @@ class KVQuantization:
         group_size: how many numbers share a scale and a bias: 32, 64 or 128.
         start: how many tokens of context there are before anything is quantized.
         form: how attention reads them: `packed`, as mlx-lm's does; `dequantized` by MLX's kernel
-            for each forward; or dequantized `bytewise`, which is faster on a CPU.
+            for each forward pass; or dequantized `bytewise`, which is faster on a CPU.
     """
 
     bits: int

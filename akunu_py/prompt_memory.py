@@ -19,7 +19,7 @@ _DEARER: Final = 1.15
 
 
 class ChunkSize:
-    """How many prompt tokens the next forward of one prefill has.
+    """How many prompt tokens the next forward pass of one prefill has.
 
     Other requests wait for it, and a long context makes it slow. After one that takes so long that
     this is noticed, the next has half as many tokens, unless they take almost as long. On a busy
@@ -33,7 +33,7 @@ class ChunkSize:
         self._twice_s: float | None = None  # of the last one, if it had twice the tokens
 
     def learn(self, seconds: float) -> None:
-        """Learns how long a forward over this many tokens took."""
+        """Learns how long a forward pass over this many tokens took."""
         twice_s, self._twice_s = self._twice_s, None
         if twice_s is not None and 2.0 * seconds > _DEARER * twice_s:
             self.tokens *= 2
@@ -48,7 +48,7 @@ class PromptMemory:
 
     Args:
         prefixes: their caches.
-        step_size: prompt tokens per forward; None leaves it to the backend.
+        step_size: prompt tokens per forward pass; None leaves it to the backend.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class PromptMemory:
         return sequence.may_be_cancelled and not is_fixed
 
     def step(self, sequence: Sequence, tokens: int | None = None) -> int:
-        """The most prompt tokens per forward of a sequence, or of one with so many `tokens`."""
+        """The most prompt tokens per forward pass of a sequence, or of one with so many
+        `tokens`."""
         kept = self._kept(len(sequence.prompt) if tokens is None else tokens)
         return self._step_size or self._backend.prefill_step(
             self._model.shape, kept, cancellable=sequence.may_be_cancelled

@@ -1,8 +1,8 @@
-"""Runner: computes the forwards of sequences, one at a time.
+"""Runner: computes the forward passes of sequences, one at a time.
 
 A sequence takes a cache, computes what that lacks of its prompt, decodes, turns tokens into text,
 and stops where the request says. Several may be under way: each has a cache, a sampler and a
-drafter of its own, and the scheduler decides whose forward comes next.
+drafter of its own, and the scheduler decides whose forward pass comes next.
 """
 
 from collections import abc
@@ -71,11 +71,11 @@ class Runner:
     Args:
         model: the target.
         backend: the machine it was loaded for.
-        batch: runs one forward for several sequences that decode.
+        batch: runs one forward pass for several sequences that decode.
         prefixes: their caches.
         speculation: makes their drafting sessions.
-        costs: of forwards; says which rows exact answers are computed in.
-        prefill_step_size: prompt tokens per forward; None leaves it to the backend.
+        costs: of forward passes; says which rows exact answers are computed in.
+        prefill_step_size: prompt tokens per forward pass; None leaves it to the backend.
 
     Attributes:
         counters: what it has done.
@@ -175,7 +175,7 @@ class Runner:
         prefixes, slot, session = self._prefixes, sequence.slot, sequence.session
         if slot is None or session is None or sequence.phase is not Phase.DECODING:
             return True
-        # A round begins with the forward that is in flight, and may send the next two.
+        # A round begins with the forward pass that is in flight, and may send the next two.
         least = 1 if sequence.decoding is None else sequence.decoding.target.least_rows
         rows = session.num_draft_tokens, least, *self._model.padding.values()
         longest = 2 * (2 + max(rows))
@@ -254,8 +254,8 @@ class Runner:
                 self._prefixes.settle(slot, kept)
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
-        """Ends a sequence whose forward may have ended early: the layers of its cache then hold
-        different numbers of tokens."""
+        """Ends a sequence whose forward pass may have ended early: the layers of its cache then
+        hold different numbers of tokens."""
         if sequence.slot is not None:
             self._prefixes.drop(sequence.slot)
         self._end(sequence, error)

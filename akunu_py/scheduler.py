@@ -1,7 +1,8 @@
-"""The scheduler: which requests run, and which forward comes next.
+"""The scheduler: which requests run, and which forward pass comes next.
 
-A forward is a chunk of one prefill, or a round over all sequences that decode; they alternate, so
-neither holds the other for more than one. Plain Python: it knows no models and starts no threads.
+A forward pass is a chunk of one prefill, or a round over all sequences that decode; they alternate,
+so neither holds the other for more than one. Plain Python: it knows no models and starts no
+threads.
 """
 
 from collections import abc
@@ -24,7 +25,7 @@ _LEAST_URGENT: Final[Rank] = (0, True, 0)
 
 
 class SequenceRunner(Protocol):
-    """Computes the forwards of sequences. No method raises: a sequence that fails is done."""
+    """Computes the forward passes of sequences. No method raises: a sequence that fails is done."""
 
     def encode(self, sequence: Sequence) -> None:
         """Makes the ids of a new sequence's prompt."""
@@ -39,14 +40,14 @@ class SequenceRunner(Protocol):
         """Gives an encoded sequence what it runs with."""
 
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
-        """Takes memory for its next forward; False if there is none.
+        """Takes memory for its next forward pass; False if there is none.
 
         With `anyway`, it takes more than there should be. If even that fails, the sequence is done.
         """
 
     def advance(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Computes the next forward of each, which may be one for several, and sets the phases that
-        they are in then."""
+        """Computes the next forward pass of each, which may be one for several, and sets the phases
+        that they are in then."""
 
 
 class Scheduler:
@@ -116,7 +117,7 @@ class Scheduler:
             self._remove_if_done(sequence)
 
     def advance(self, runner: SequenceRunner) -> bool:
-        """Computes the next forward; False if there is none to compute."""
+        """Computes the next forward pass; False if there is none to compute."""
         chosen = self._choose(runner)
         rounds = 0
         for sequence in chosen:

@@ -111,7 +111,7 @@ class Stats:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens emitted per forward of the target."""
+        """Tokens emitted per forward pass of the target."""
         return self.generated_tokens / self.target_forwards if self.target_forwards else 0.0
 
     @property
@@ -159,7 +159,7 @@ class EngineCounters:
 
     Attributes:
         requests: how many reached the model, cancelled ones included.
-        prefill_chunks: forwards over a stretch of a prompt.
+        prefill_chunks: forward passes over a stretch of a prompt.
         prefill_tokens: how many prompt tokens they computed.
         rounds: rounds of decoding; one of several sequences counts for each of them.
     """

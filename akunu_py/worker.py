@@ -1,8 +1,8 @@
 """EngineWorker: an engine on a thread of its own, used from other threads or from an event loop.
 
 MLX arrays belong to the thread that made them. So one thread loads the engine and does everything
-with it; other threads wait for results, or read events as they come. Between two forwards, the
-thread makes the calls that wait, and the scheduler admits requests. This module knows neither
+with it; other threads wait for results, or read events as they come. Between two forward passes,
+the thread makes the calls that wait, and the scheduler admits requests. This module knows neither
 terminals nor HTTP.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S: Final = 0.5
 """After this long without a request, costs are measured: a request that comes waits for a forward
-at most."""
+pass at most."""
 
 _IDLE_S: Final = 2.0
 """After this long, prompts are saved, a file at a time."""
@@ -252,7 +252,8 @@ class EngineWorker:
             self._calling = False
 
     def _serve(self, engine: "Engine") -> None:
-        """Computes one forward after another, and what waits in between, until it is closed."""
+        """Computes one forward pass after another, and what waits in between, until it is
+        closed."""
         scheduler, runner = self.scheduler, engine.runner
         while scheduler.running or self._await(self._idle_work(engine)):
             try:

@@ -2,7 +2,7 @@
 
 A task goes in; a completion comes out, with the seconds its decoding took. Prompts are computed
 anew and not timed. A forced completion shows what an engine does with the answers of a perfect
-model: every forward is computed as always, and then the token that it chose is replaced.
+model: every forward pass is computed as always, and then the token that it chose is replaced.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class CostReport:
 
 
 def exactness_of(curve: CostCurve) -> str:
-    """Which forwards compute a row alike, and what exact answers cost, in a sentence without a full
-    stop."""
+    """Which forward passes compute a row alike, and what exact answers cost, in a sentence without
+    a full stop."""
     alike = curve.row_class
     if alike is None:
         return "Drafts may change near-ties; `bench cost` finds out what --exact costs"

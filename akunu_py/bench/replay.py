@@ -21,7 +21,7 @@ from akunu_py.round import Round
 from akunu_py.tokens import common_prefix_length
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
-"""Every forward costs the same, so the speedup is the number of tokens per forward."""
+"""Every forward pass costs the same, so the speedup is the number of tokens per forward pass."""
 
 _CONTEXT_GRAIN: Final = 64
 

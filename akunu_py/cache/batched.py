@@ -1,11 +1,11 @@
 """BatchedLayer: one layer's caches of several sequences, as mlx-lm's models take them together.
 
-Every token of a batched forward is a row of its own: a model is called with ids `[rows, 1]`. The
-rows of a sequence are appended to its own cache and attend to that alone, so a long context costs
-the others nothing. The network must leave its attentions to the cache; see `model/attention.py`.
-Where sequences of about the same length have joined their caches (`KVCache.join`) and have one
-token each, one operation serves all. A model that looks at its keys itself gets them padded, in a
-`PaddedLayer`.
+Every token of a batched forward pass is a row of its own: a model is called with ids `[rows, 1]`.
+The rows of a sequence are appended to its own cache and attend to that alone, so a long context
+costs the others nothing. The network must leave its attentions to the cache; see
+`model/attention.py`. Where sequences of about the same length have joined their caches
+(`KVCache.join`) and have one token each, one operation serves all. A model that looks at its keys
+itself gets them padded, in a `PaddedLayer`.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,13 +29,14 @@ this many times the sum of their lengths."""
 
 
 class BatchedRows:
-    """Which rows of a forward belong to which sequence: `counts` of each, one after the other.
+    """Which rows of a forward pass belong to which sequence: `counts` of each, one after the other.
 
     Attributes:
         positions: the position of each row in its sequence.
         shares: whether any of the caches shares its buffers.
         are_joined: whether the caches are all those of a group, in the order of their seats, and
-            each sequence has one row and about the same length, unless the forward pads anyway.
+            each sequence has one row and about the same length, unless the forward pass pads
+            anyway.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class BatchedLayer:
 
 
 class PaddedLayer:
-    """The cache of a layer in a forward over `[sequences, longest]` tokens.
+    """The cache of a layer in a forward pass over `[sequences, longest]` tokens.
 
     It returns all keys and values, padded at the end, and a mask, so that the model's own code can
     use them, as latent attention does.
@@ -255,14 +256,14 @@ def _append_shared(
 
 
 class BatchedCaches:
-    """The caches of several sequences for one forward, with `counts` rows of each.
+    """The caches of several sequences for one forward pass, with `counts` rows of each.
 
-    The forward is one over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`.
+    The forward pass is one over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`.
 
     Attributes:
         layers: what a model is called with.
         attention: those of them with keys and values.
-        recorder: what `record` needs for the forward; None if no layer needs it.
+        recorder: what `record` needs for the forward pass; None if no layer needs it.
     """
 
     def __init__(
@@ -293,7 +294,7 @@ class BatchedCaches:
         return logits.flatten(0, 1)[rows.places] if rows.pads else logits[:, 0]
 
     def advance(self) -> None:
-        """Counts the tokens of the forward, which has been built, and hands out the states."""
+        """Counts the tokens of the forward pass, which has been built, and hands out the states."""
         recordings = [cache.recording for cache in self._caches]
         for part in self._states:
             part.settle(recordings)

@@ -1,4 +1,4 @@
-"""BatchedStates: the states of one recurrent layer for several sequences, in one forward.
+"""BatchedStates: the states of one recurrent layer for several sequences, in one forward pass.
 
 Where each sequence has one row, the layer computes on stacked states as mlx-lm's own batches do.
 Where some have more, the rows of each must go through the convolution and the recurrence in their
@@ -17,9 +17,10 @@ from akunu_py.cache.states import Recording, Recur, Recurrence
 
 
 class StateRows:
-    """The rows of a forward, `counts` of each sequence, and what its recurrent layers are given.
+    """The rows of a forward pass, `counts` of each sequence, and what its recurrent layers are
+    given.
 
-    A forward that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
+    A forward pass that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
 
     Attributes:
         convolved: the inputs of each convolution, `[sequences, kept + longest, width]`.
@@ -108,7 +109,7 @@ class BatchedStates:
 
     Args:
         parts: the caches of the sequences.
-        before: the states of their last forward, which need not be stacked again.
+        before: the states of their last forward pass, which need not be stacked again.
 
     Attributes:
         cache: the entries of all, `[sequences, ..]`; where a sequence has more than one row, those
@@ -152,7 +153,8 @@ class BatchedStates:
         return is_same and self._rows.longest == 1
 
     def settle(self, recordings: Sequence[Recording | None]) -> None:
-        """Gives each sequence its states, and its recording what repeats a part of the forward."""
+        """Gives each sequence its states, and its recording what repeats a part of the forward
+        pass."""
         rows = self._rows
         for index, entry in enumerate(self.cache):
             if entry is None:

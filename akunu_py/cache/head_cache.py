@@ -1,8 +1,8 @@
 """HeadCache: what a model's head has read of a sequence, and what it has yet to read.
 
 Pair `i` is the model's hidden state of token `i` and the token `i + 1`. Pairs wait until the head
-is asked, and are then read in one forward. Pairs that nobody gave are zeros: that costs acceptance,
-and never changes a text.
+is asked, and are then read in one forward pass. Pairs that nobody gave are zeros: that costs
+acceptance, and never changes a text.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Layers with keys and values roll back by a counter. The states of recurrent layers are kept in
 checkpoints, which is free because MLX arrays are immutable. A rollback within the last marked
-forward repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
+forward pass repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
 checkpoint before that length: `mark` makes one for the beginning of a draft, `keep` one for later
 prompts, with a copy of the windows.
 """
@@ -61,7 +61,7 @@ class KVCache:
         layers: what mlx-lm's models are called with.
         checkpoints: those kept for later prompts, the shortest first.
         head: what the model's own head holds of the sequence; None if it has none.
-        recording: records the next forward, after `mark`; or None.
+        recording: records the next forward pass, after `mark`; or None.
         has_states: whether it has recurrent layers, which keep their latest states only.
         group: the caches that share buffers with it, where it has the place `seat`; or None.
         needs_checkpoints: whether long rollbacks need checkpoints.
@@ -113,7 +113,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers, states and checkpoints; 0 before the first forward."""
+        """Bytes of all buffers, states and checkpoints; 0 before the first forward pass."""
         nbytes = sum(layer.nbytes for layer in self._counted)
         if (group := self.group) is not None:  # those that stay share all of its buffers
             nbytes = nbytes * group.size // (group.size - group.left)
@@ -131,8 +131,8 @@ class KVCache:
         return growing / self.capacity * capacity + fixed
 
     def advance(self, tokens: int, stack: Sequence[Any] | None = None) -> None:
-        """Counts the tokens of a forward that has been built, which left its states in a `stack` if
-        it had company; a `CacheError` if a layer did not count them."""
+        """Counts the tokens of a forward pass that has been built, which left its states in a
+        `stack` if it had company; a `CacheError` if a layer did not count them."""
         self.length += tokens
         self.stack = stack
         self._recorded, self.recording = self.recording, None
@@ -156,7 +156,7 @@ class KVCache:
         """Forgets every token after the first `to`, and more if it has to.
 
         Returns:
-            How many of the wanted tokens are missing: the next forward must begin with them.
+            How many of the wanted tokens are missing: the next forward pass must begin with them.
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
@@ -176,8 +176,8 @@ class KVCache:
     def mark(self) -> None:
         """Lets `rollback` return to the present length, until the next mark.
 
-        Call it before a forward that may be rolled back. It is free, but the present states and the
-        inputs of that forward stay in memory until the next forward or rollback.
+        Call it before a forward pass that may be rolled back. It is free, but the present states
+        and the inputs of that forward pass stay in memory until the next forward pass or rollback.
         """
         if self.has_states:
             self._mark, self._mark_shares = self.checkpoint(), self.stack is not None
@@ -190,7 +190,7 @@ class KVCache:
             self.checkpoints.append(self.checkpoint(whole=True))
 
     def skip(self, tokens: int) -> None:
-        """Counts tokens that were never computed, to time forwards after a long context."""
+        """Counts tokens that were never computed, to time forward passes after a long context."""
         check_room(self.length + tokens, self.capacity)
         for layer in self._counted:
             layer.skip(tokens)

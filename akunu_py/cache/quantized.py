@@ -15,14 +15,15 @@ class QuantizedLayerCache(LayerCache):
     """The keys and values of one layer with full attention, quantized from a length `start` on.
 
     What a position attends to depends on the position alone. The tokens before `start` attend to
-    keys and values as they came. The first forward that begins at `start` or later quantizes what
-    the layer holds, and attends to quantized keys and values, its own included. Callers end a
-    forward at `start`: see `KVCache.quantized_start`. (mlx-lm switches after the forward that
-    reaches `start`, however long that is.) Once quantized, it cannot return to fewer than `start`
-    tokens but 0: a prompt of that length would be computed without quantization.
+    keys and values as they came. The first forward pass that begins at `start` or later quantizes
+    what the layer holds, and attends to quantized keys and values, its own included. Callers end a
+    forward pass at `start`: see `KVCache.quantized_start`. (mlx-lm switches after the forward pass
+    that reaches `start`, however long that is.) Once quantized, it cannot return to fewer than
+    `start` tokens but 0: a prompt of that length would be computed without quantization.
 
     In the form `packed`, it returns triples of packed numbers, scales and biases, as mlx-lm's
-    cache. In the others, it dequantizes them for each forward, with the same results to the bit.
+    cache. In the others, it dequantizes them for each forward pass, with the same results to the
+    bit.
     """
 
     def __init__(self, capacity: int, quantization: KVQuantization) -> None:

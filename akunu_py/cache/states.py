@@ -2,9 +2,9 @@
 
 A checkpoint is a copy of the layers' attributes. In most families of mlx-lm, a recurrent layer is a
 short convolution and one of a few functions, from inputs over the sequence and a state to outputs
-and the next state. `record` keeps the inputs of one forward; `Recording.states_after` computes the
-states after a part of its tokens from them. That is checked against the states that the forward
-left; a family that fails is not recorded.
+and the next state. `record` keeps the inputs of one forward pass; `Recording.states_after` computes
+the states after a part of its tokens from them. That is checked against the states that the forward
+pass left; a family that fails is not recorded.
 """
 
 import sys
@@ -157,7 +157,7 @@ class Recorder(Protocol):
 
 @dataclass
 class Recording:
-    """What the recurrent layers of one forward were given, in the order of the layers."""
+    """What the recurrent layers of one forward pass were given, in the order of the layers."""
 
     convolved: list[mx.array] = field(default_factory=list)
     recurrences: list[Recurrence] = field(default_factory=list)
@@ -174,10 +174,11 @@ class Recording:
         return outputs, state
 
     def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
-        """The entries that caches have after the first `tokens` `of` those of the recorded forward.
+        """The entries that caches have after the first `tokens` `of` those of the recorded forward
+        pass.
 
         Args:
-            caches: mlx-lm's caches of the recurrent layers, as the forward left them.
+            caches: mlx-lm's caches of the recurrent layers, as the forward pass left them.
 
         Returns:
             A list for each cache; None if not everything was recorded.
@@ -202,7 +203,7 @@ class Recording:
         return found if next(convolved, None) is None else None
 
     def is_right(self, caches: Sequence[Any], of: int) -> bool:
-        """Whether all of the tokens lead to the states that the forward left; waits for it."""
+        """Whether all of the tokens lead to the states that the forward pass left; waits for it."""
         repeated = self.states_after(caches, of, of)
         return repeated is not None and all(
             bool(mx.allclose(own, entry, rtol=1e-3, atol=1e-3))
@@ -213,7 +214,7 @@ class Recording:
 
 @contextmanager
 def record(recording: Recorder | None) -> Generator[None, None, None]:
-    """Records the forwards that this thread builds meanwhile; None records nothing."""
+    """Records the forward passes that this thread builds meanwhile; None records nothing."""
     before, _active.recording = getattr(_active, "recording", None), recording
     try:
         yield

@@ -23,8 +23,8 @@ class WindowLayerCache(LayerCache):
     """The keys and values of one layer that attends to a sliding window.
 
     The buffers hold the first `keep` tokens and the last ones in order: the window and `SLACK`
-    more, or the window and one forward if that is larger. A forward can always be rolled back, and
-    at least 64 tokens before it; an earlier length needs a `snapshot`.
+    more, or the window and one forward pass if that is larger. A forward pass can always be rolled
+    back, and at least 64 tokens before it; an earlier length needs a `snapshot`.
 
     Args:
         window: how many tokens a position attends to, itself and the first `keep` included.
@@ -37,7 +37,7 @@ class WindowLayerCache(LayerCache):
         self.window = window
         self.keep = keep
         self.lookback = window - keep - 1
-        """How many of the tokens just before a forward its first position attends to."""
+        """How many of the tokens just before a forward pass its first position attends to."""
         self._dropped = 0  # how many tokens after the first `keep` have left the buffers
         self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
 
@@ -88,7 +88,7 @@ class WindowLayerCache(LayerCache):
         self.restore(other.snapshot(tokens), tokens)
 
     def snapshot(self, tokens: int | None = None) -> tuple[mx.array, ...]:
-        """Keys and values that forwards after the first `tokens` attend to, or after all."""
+        """Keys and values that forward passes after the first `tokens` attend to, or after all."""
         if self.keys is None or self.values is None:
             return ()
         stop = (self.offset if tokens is None else tokens) - self._dropped
@@ -174,7 +174,7 @@ class ChunkLayerCache(WindowLayerCache):
 
     @property
     def start_position(self) -> int:
-        """The position of the first key that the next forward gets."""
+        """The position of the first key that the next forward pass gets."""
         return max(0, self.offset - self.lookback)
 
     def maybe_trim_front(self) -> None:

@@ -3,7 +3,7 @@ expect until then.
 
 The store has one file per machine, model and library version. A damaged, foreign or implausible
 file is ignored, and a folder that cannot be written to as well. Published curves are relative:
-their unit of time is a forward over one token, which planning needs no better.
+their unit of time is a forward pass over one token, which planning needs no better.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""ForwardTimes: how long forwards of a model take, as decoding runs them, on a cache of its own.
+"""ForwardTimes: how long forward passes of a model take, as decoding runs them, on a cache of its
+own.
 
 All sizes are timed in turn, so that a busy moment cannot affect only one of them, and the shortest
 time of each counts: the time without other load.
@@ -85,8 +86,8 @@ def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
 
 
 class ForwardTimes:
-    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them. A
-    model whose cache cannot be rolled back is refused.
+    """Times forward passes after `context` tokens, which are arbitrary: costs do not depend on
+    them. A model whose cache cannot be rolled back is refused.
     """
 
     def __init__(self, model: TargetModel, context: int) -> None:
@@ -116,9 +117,9 @@ class ForwardTimes:
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def choose_split(self, until: float, tick: Callable[[], None], found: LevelTimes) -> None:
-        """Decides which forwards at this context compute their attentions in parts, up to the first
-        size at which that is slower, or until `perf_counter` has passed `until`. Calls `tick`
-        after each forward; if that raises, `found` has what was measured."""
+        """Decides which forward passes at this context compute their attentions in parts, up to the
+        first size at which that is slower, or until `perf_counter` has passed `until`. Calls `tick`
+        after each forward pass; if that raises, `found` has what was measured."""
         split = self._model.row_split
         if split is None:
             return
@@ -158,7 +159,8 @@ class ForwardTimes:
     ) -> CostLevel:
         """Times the sizes in their order until time is up, always size 1, and then all again and
         again; with `between`, searches for jumps of the cost between the sizes. Calls `tick`
-        between forwards; if that raises, `found` has what was measured, and can be given again.
+        between forward passes; if that raises, `found` has what was measured, and can be given
+        again.
         """
         steps, rounds = found.steps, found.rounds
         for size in sizes:
@@ -214,7 +216,8 @@ class ForwardTimes:
             tick()
 
     def round(self, size: int) -> float:
-        """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""
+        """Seconds of one round as decoding runs it: submit a forward pass, wait for it, roll
+        back."""
         target, start = self._target, self._target.length
         draft = Draft(tuple(self._tokens[1:size]))
         begun = perf_counter()

@@ -1,4 +1,4 @@
-"""Calibration: measures what forwards of the loaded model cost, and keeps the result.
+"""Calibration: measures what forward passes of the loaded model cost, and keeps the result.
 
 The time for measuring is fixed: a slow model gets fewer points. No request waits for it: until a
 curve is measured, `find_cost_curve` returns what is expected of the chip.
@@ -38,7 +38,7 @@ CONTEXTS: Final = (128, 1024, 4096)
 BUDGET_S: Final = 2.5
 
 ROW_CLASS_S: Final = 240.0
-"""Seconds that the search for forwards that compute a row alike may take."""
+"""Seconds that the search for forward passes that compute a row alike may take."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, before padding: they only say what a longer context adds."""
@@ -65,7 +65,7 @@ class Unfinished:
             that number if not.
         levels: those that are complete, and `level` the times of the next.
         loads: how many processes wanted each core meanwhile, at several moments.
-        row_classes: the search for forwards that compute a row alike.
+        row_classes: the search for forward passes that compute a row alike.
     """
 
     spent_s: float = 0.0
@@ -79,7 +79,7 @@ class Unfinished:
 
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
-"""Returns what is known or expected of what forwards of a model cost on a machine."""
+"""Returns what is known or expected of what forward passes of a model cost on a machine."""
 
 
 def find_cost_curve(
@@ -133,10 +133,10 @@ def find_row_class(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measured costs with the forwards that compute a row alike; keeps both.
+    """Measured costs with the forward passes that compute a row alike; keeps both.
 
     Args:
-        limit_s: the most seconds to spend; without such forwards it takes one or two.
+        limit_s: the most seconds to spend; without such forward passes it takes one or two.
         most_price: those that cost more are not looked for; see `price_of_class`.
         found: what an earlier call compared before `progress` raised.
     """

@@ -1,8 +1,8 @@
-"""Finding the forwards that compute a row alike, by comparing bits.
+"""Finding the forward passes that compute a row alike, by comparing bits.
 
-The search computes the same tokens as single steps that are padded to a size, and as forwards of
-each size of which a random part is kept, as decoding does. Two sizes are alike if every row has the
-same logits and the cache holds the same keys, values and states afterwards. A size that was not
+The search computes the same tokens as single steps that are padded to a size, and as forward passes
+of each size of which a random part is kept, as decoding does. Two sizes are alike if every row has
+the same logits and the cache holds the same keys, values and states afterwards. A size that was not
 compared counts as different.
 """
 
@@ -63,7 +63,7 @@ class RowClassSearch:
         edges: numbers of keys at which attention may change.
         contexts: lengths to look at besides those on both sides of each edge, the shortest first.
         rows: how many to compare at a short context, and a tenth of them at each other.
-        most: the most tokens of a forward to look at.
+        most: the most tokens of a forward pass to look at.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RowClassSearch:
     ) -> RowClass | None:
         """The class that costs least, of those that hold; an empty one if none does, or if
         `limit_s` seconds do not suffice to prove one. None if all that may hold cost more than
-        `most_price`: they are not looked at. Calls `tick` between forwards."""
+        `most_price`: they are not looked at. Calls `tick` between forward passes."""
         quantization = model.kv_quantization
         if quantization is not None and quantization.start:
             return RowClass()
@@ -148,7 +148,8 @@ class RowClassSearch:
     def _levels(
         self, model: TargetModel, smallest: int, largest: int, watch: Callable[[float], None]
     ) -> tuple[list[tuple[int, int]], int | None]:
-        """The most tokens of a forward between the edges, and where that is no longer known."""
+        """The most tokens of a forward pass between the edges, and where that is no longer
+        known."""
         levels: list[tuple[int, int]] = []
         for start, contexts in self._between_edges():
             most = largest
@@ -166,7 +167,7 @@ class RowClassSearch:
         return levels, None
 
     def _shared(self, model: TargetModel, alike: RowClass, watch: Callable[[float], None]) -> int:
-        """The most rows of a batched forward that agrees with padded steps; 0 if none does."""
+        """The most rows of a batched forward pass that agrees with padded steps; 0 if none does."""
         if (
             not alike.allows_drafts
             or alike.smallest > 2
@@ -228,8 +229,8 @@ class _Probe:
 
     def digest_by(self, size: int, rows: int, stretch: int = 0, *, steps: bool) -> str:
         """A digest of the logits of `rows` tokens, others in each stretch, and of what the cache
-        then holds, if forwards have this size. Each keeps one token (`steps`), or a random number
-        of them, as if the others were rejected."""
+        then holds, if forward passes have this size. Each keeps one token (`steps`), or a random
+        number of them, as if the others were rejected."""
         key = self.context, size, rows, stretch, steps
         traces = self._search.traces
         if key not in traces:
@@ -284,7 +285,8 @@ class _Probe:
 def _digests_together(
     model: TargetModel, probes: Sequence[_Probe], most: int, rows: int, stretch: int
 ) -> list[str]:
-    """The digest of each sequence, if batched forwards of at most `most` rows compute them all."""
+    """The digest of each sequence, if batched forward passes of at most `most` rows compute them
+    all."""
     draw, done = Random(most), 0
     given = [one.tokens(rows, stretch, most) for one in probes]
     digests = [sha256() for _ in probes]

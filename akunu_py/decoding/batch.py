@@ -1,9 +1,9 @@
-"""Batch: sequences that decode together, with one forward for all of them.
+"""Batch: sequences that decode together, with one forward pass for all of them.
 
-Each sequence has the loop of `loop.py`, which yields the forwards that it wants. A round of several
-reads what is in flight, hands each loop its rows, and submits one forward over all that they want
-next. `BatchPlanner` cuts their drafts, and says whether single steps of all follow before the
-forward is read. A sequence without company decodes as it does without a batch.
+Each sequence has the loop of `loop.py`, which yields the forward passes that it wants. A round of
+several reads what is in flight, hands each loop its rows, and submits one forward pass over all
+that they want next. `BatchPlanner` cuts their drafts, and says whether single steps of all follow
+before the forward pass is read. A sequence without company decodes as it does without a batch.
 """
 
 from collections import defaultdict
@@ -35,7 +35,7 @@ from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
 from akunu_py.round import Round, RoundClock
 
 _OBSERVE_EVERY: Final = 8
-"""Correcting the costs takes a percent or two of a small model's forward."""
+"""Correcting the costs takes a percent or two of a small model's forward pass."""
 
 _JOIN_FROM: Final = 4
 _JOIN_AFTER: Final = 4
@@ -44,15 +44,15 @@ that copies all of them once, and saves operations in each later step."""
 
 
 class Member(Decoding[PendingForward]):
-    """A sequence that may share forwards with others.
+    """A sequence that may share forward passes with others.
 
     Args:
         shares: whether it may.
-        most_rows: the most rows of a forward that it shares, if it is exact; 0 sets no limit.
+        most_rows: the most rows of a forward pass that it shares, if it is exact; 0 sets no limit.
         keeps_drafts: whether none of its drafts is shortened.
 
     Attributes:
-        takes_turns: whether its last round shared no forward, though others had one.
+        takes_turns: whether its last round shared no forward pass, though others had one.
     """
 
     target: ModelTarget
@@ -84,7 +84,8 @@ class Member(Decoding[PendingForward]):
         return len(draft) if self._keeps_drafts or draft.probabilities is not None else 0
 
     def begin(self) -> Inputs:
-        """What goes into the forward that it wants, or into the step after the one in flight."""
+        """What goes into the forward pass that it wants, or into the step after the one in
+        flight."""
         if self.flights:
             return self.target.begin_step_after(self.flights[0])
         assert self.forward is not None
@@ -92,14 +93,14 @@ class Member(Decoding[PendingForward]):
 
 
 class Batch:
-    """The forwards of the sequences that decode with one model.
+    """The forward passes of the sequences that decode with one model.
 
     It has run `forwards` over more than one sequence, of `rows` in all. `joins` says whether it
     joins caches; `benchmarks.batched --without-joins` turns it off.
 
     Args:
         model: what it computes with.
-        costs: of its forwards, by the number of sequences.
+        costs: of its forward passes, by the number of sequences.
         may_join: whether there is memory for caches that share buffers; it is made free then.
     """
 
@@ -125,14 +126,15 @@ class Batch:
 
     @cached_property
     def why_impossible(self) -> str | None:
-        """Why requests do not share forwards, for the user; the model is tried when it is first
-        asked, which takes a few short forwards."""
+        """Why requests do not share forward passes, for the user; the model is tried when it is
+        first asked, which takes a few short forward passes."""
         return why_not_batched(self._model)
 
     def advance(self, members: Sequence[Member]) -> list[Round | Exception]:
-        """A round of each, or why it has none: the members that share forwards have one together.
+        """A round of each, or why it has none: the members that share forward passes have one
+        together.
 
-        The next forwards are submitted before it returns.
+        The next forward passes are submitted before it returns.
         """
         self._clock.note_pause(perf_counter() - self._handed_over)
         self._break_up(members)
@@ -158,15 +160,15 @@ class Batch:
         if self._steps_ahead(members, pipelined=not wanting):
             self._submit(members, ahead=True)
         outcomes = {one: self._read(one) for one in members}
-        if len(wanting) == 1:  # its forward was read among these
+        if len(wanting) == 1:  # its forward pass was read among these
             self._clock.skip()
         self._submit([one for one in members if one.wants_forward], guessed=chains)
         return outcomes
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
-        """Those that share forwards, two or more. Where all are padded to the longest, they are of
-        about the same length, and there is memory for their padding. Exact ones are so few that a
-        row of each fits."""
+        """Those that share forward passes, two or more. Where all are padded to the longest, they
+        are of about the same length, and there is memory for their padding. Exact ones are so few
+        that a row of each fits."""
         if len(members) < 2 or self.why_impossible:
             return []
         if not self._model.pads_batches:
@@ -197,8 +199,8 @@ class Batch:
         return outcome
 
     def _pads(self, members: Sequence[Member]) -> bool:
-        """Whether a forward costs as much as if all had the longest draft: padded models compute
-        the padding, and recurrences run over `[sequences, longest]` tokens."""
+        """Whether a forward pass costs as much as if all had the longest draft: padded models
+        compute the padding, and recurrences run over `[sequences, longest]` tokens."""
         return self._model.pads_batches or members[0].target.cache.has_states
 
     def _company(self, members: Sequence[Member]) -> Company:
@@ -217,7 +219,7 @@ class Batch:
         return sum(gains) >= 0.0 if pays is None else pays
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
-        """Cuts the drafts of a forward to what they are worth in it."""
+        """Cuts the drafts of a forward pass to what they are worth in it."""
         drafts = [one.draft for one in members]
         kept = [one.kept_of(draft) for one, draft in zip(members, drafts, strict=True)]
         lengths = self._planner.lengths(drafts, kept, self._company(members))
@@ -230,8 +232,8 @@ class Batch:
     def _submit(
         self, members: Sequence[Member], *, ahead: bool = False, guessed: Sequence[Chain] = ()
     ) -> None:
-        """Submits one forward over what all of them want, or over a step `ahead` of each; `guessed`
-        are the chains that may have guessed for it."""
+        """Submits one forward pass over what all of them want, or over a step `ahead` of each;
+        `guessed` are the chains that may have guessed for it."""
         if members and members[0].most_rows:
             members = self._submit_padded(members, ahead=ahead)
         if len(members) <= 1:
@@ -272,7 +274,8 @@ class Batch:
         shared.seconds = (perf_counter() - begun) / len(parts)
 
     def _submit_padded(self, members: Sequence[Member], *, ahead: bool) -> list[Member]:
-        """Submits the forwards of exact members that have to be padded; returns the others."""
+        """Submits the forward passes of exact members that have to be padded; returns the
+        others."""
         others = []
         for one in members:
             if not one.target.needs_padding(one.flights[0] if ahead else None):
@@ -318,7 +321,7 @@ class Batch:
         counts: Sequence[int],
         shared: SharedForward,
     ) -> list[mx.array]:
-        """Builds one forward for all; returns what to evaluate."""
+        """Builds one forward pass for all; returns what to evaluate."""
         tokens = mx.concatenate([one.tokens for one in inputs])
         logits = self._model.forward_batch(tokens, [one.target.cache for one in parts], counts)
         results = []
@@ -341,8 +344,8 @@ class Batch:
         return results
 
     def _observe(self, forward: SharedForward, waited_s: float) -> None:
-        """Learns from the time of a forward; of many like the last one, from some. Where several
-        groups take turns there is no such time."""
+        """Learns from the time of a forward pass; of many like the last one, from some. Where
+        several groups take turns there is no such time."""
         seconds = self._clock.lap(waited_s)
         is_followed = self._latest is not forward
         shape = forward.sequences, forward.rows

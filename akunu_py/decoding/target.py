@@ -1,4 +1,5 @@
-"""ModelTarget: the forwards of one sequence through the model, from submission to verified round.
+"""ModelTarget: the forward passes of one sequence through the model, from submission to verified
+round.
 
 Submitting returns at once; reading waits, verifies the draft and says what the round emits. Which
 token is chosen is decided in `sampling/`, how much of a draft is accepted in `verification.py`.
@@ -31,8 +32,8 @@ class TokenBuffer:
     """The input of a round, `[known, d0 .. d(n-1)]`, allocated once.
 
     After a rollback of a recurrent model, the tokens to compute again stand before the known one.
-    They take the places of draft tokens, so a forward has no more rows however often drafts are
-    rejected. Layout and guard are those of akunu's `decode_speculative`.
+    They take the places of draft tokens, so a forward pass has no more rows however often drafts
+    are rejected. Layout and guard are those of akunu's `decode_speculative`.
 
     Raises:
         InvalidRequestError: if the number of draft tokens is negative.
@@ -74,7 +75,7 @@ class TokenBuffer:
 
 @dataclass(slots=True)
 class SharedForward:
-    """One forward over the rows of several sequences, from its submission on.
+    """One forward pass over the rows of several sequences, from its submission on.
 
     Attributes:
         sequences, rows, context: how many it has, and how many tokens the sequences had before.
@@ -109,7 +110,8 @@ class SharedForward:
 
 @dataclass(slots=True)
 class PendingForward:
-    """A forward that was submitted: where its known token stands, what it verifies, its results.
+    """A forward pass that was submitted: where its known token stands, what it verifies, its
+    results.
 
     `choices` has the token chosen after each position, or the distribution there if the draft has
     to be verified by rejection sampling. If the sampler blocks, it has the logits, and `read` makes
@@ -147,12 +149,12 @@ class ModelTarget:
     """One sequence on the model: a cache, a sampler and a token buffer.
 
     Args:
-        num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
+        num_draft_tokens: the most drafted tokens of a forward pass; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
-        rows: the class of forwards to stay in; or the rows of every forward, which then begins
-            where the last whole block ended; see `BLOCK_ROWS`. None gives each forward the rows
-            that it needs.
+        rows: the class of forward passes to stay in; or the rows of every forward pass, which then
+            begins where the last whole block ended; see `BLOCK_ROWS`. None gives each forward pass
+            the rows that it needs.
     """
 
     def __init__(
@@ -198,7 +200,8 @@ class ModelTarget:
         return len(self._replayed)
 
     def needs_padding(self, after: PendingForward | None = None) -> bool:
-        """Whether the next forward, or the step after one in flight, may have no rows of others."""
+        """Whether the next forward pass, or the step after one in flight, may have no rows of
+        others."""
         if self._class is None:
             return False
         context = self.length if after is None else after.start + 1
@@ -207,7 +210,7 @@ class ModelTarget:
 
     @property
     def least_rows(self) -> int:
-        """How many rows each forward has at least, where there is room."""
+        """How many rows each forward pass has at least, where there is room."""
         return self._block_rows or (1 if self._class is None else self._class.smallest)
 
     @property
@@ -227,7 +230,7 @@ class ModelTarget:
 
     @property
     def _forward_room(self) -> int:
-        """The most rows that the next forward may have: it ends where quantization begins."""
+        """The most rows that the next forward pass may have: it ends where quantization begins."""
         room, before = self._limit - self.cache.length, self.cache.quantized_start
         return min(room, before - self.cache.length) if before > self.cache.length else room
 
@@ -249,10 +252,10 @@ class ModelTarget:
         return Inputs(tokens, NO_DRAFT, self.length, 0, True)
 
     def begin(self, known: int, draft: Draft, *, alone: bool = False) -> Inputs:
-        """What goes into a forward over `[known, *draft]`; the cache has room for it.
+        """What goes into a forward pass over `[known, *draft]`; the cache has room for it.
 
-        With `finish`, it is `submit` without the forward, which may be one for several sequences.
-        One for this sequence `alone` is padded to its class, and where that is faster.
+        With `finish`, it is `submit` without the forward pass, which may be one for several
+        sequences. One for this sequence `alone` is padded to its class, and where that is faster.
         """
         start, replayed, self._known = self.length, len(self._replayed), known
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
@@ -267,7 +270,7 @@ class ModelTarget:
         return Inputs(mx.array(rows), draft, start, replayed, False)
 
     def _size_of(self, tokens: int, *, drafted: int, alone: bool) -> int:
-        """How many rows a forward over this many tokens has; the rest is padding."""
+        """How many rows a forward pass over this many tokens has; the rest is padding."""
         room, least = self._forward_room, tokens
         if self._block_rows:
             return min(self._block_rows, room)
@@ -331,15 +334,15 @@ class ModelTarget:
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
         wait_s = perf_counter() - begun
-        if shared is not None:  # what it took says nothing about a forward of this sequence alone
+        if shared is not None:  # its time says nothing about this sequence alone
             self._clock.lap(wait_s)
             outcome.forward_s = shared.seconds + wait_s
             return outcome
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)
-        # Submitting a forward can block until the one in flight is done. So the first and the last
-        # round of a pipeline are timed wrongly: one too long, one too short.
+        # Submitting a forward pass can block until the one in flight is done. So the first and the
+        # last round of a pipeline are timed wrongly: one too long, one too short.
         is_followed = self._newest_start > pending.start
         outcome.seconds = seconds if is_followed == pending.pipelined else None
         return outcome
@@ -361,8 +364,8 @@ class ModelTarget:
     def finish(
         self, inputs: Inputs, raw: mx.array, hidden: mx.array | None
     ) -> tuple[PendingForward, list[mx.array]]:
-        """The forward whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to evaluate;
-        `hidden` are its hidden states, if there is a head for them."""
+        """The forward pass whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to
+        evaluate; `hidden` are its hidden states, if there is a head for them."""
         tokens, draft, start, replayed, pipelined = inputs
         self._newest_start = start
         sampler = self._sampler

@@ -102,7 +102,8 @@ class DraftModel:
 
     @contextmanager
     def _empty_if_interrupted(self) -> Iterator[None]:
-        """Forgets everything if a forward ends early: nobody knows what its layers hold then."""
+        """Forgets everything if a forward pass ends early: nobody knows what its layers hold
+        then."""
         try:
             yield
         except BaseException:

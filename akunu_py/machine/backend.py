@@ -85,8 +85,8 @@ class Backend:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether MLX computes on the CPU: then other processes slow its forwards, and the layers
-        of `model/cpu/` take the place of mlx-lm's."""
+        """Whether MLX computes on the CPU: then other processes slow its forward passes, and the
+        layers of `model/cpu/` take the place of mlx-lm's."""
         return self.device == "cpu"
 
     def gpu_bytes(self, weights: int) -> int:
@@ -122,7 +122,7 @@ class Backend:
         return blas.current_threads if blas else self.threads
 
     def prefill_step(self, shape: ModelShape, context: int, *, cancellable: bool) -> int:
-        """Prompt tokens per forward of a prefill of `context` tokens.
+        """Prompt tokens per forward pass of a prefill of `context` tokens.
 
         A GPU gets fewer if the prefill must stop soon when it is cancelled. A mixture of experts
         does not, because each expert computes only some of them. If the attention scores would take

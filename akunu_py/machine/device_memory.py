@@ -31,7 +31,8 @@ _CACHE_MEMORY_SHARE: Final = 0.25
 
 _LIMITS: Final = ((resource.RLIMIT_AS, 0, 256 << 20), (resource.RLIMIT_DATA, 5, 32 << 20))
 """Limits of address space and of data; which number in `statm` says how much is taken; and what
-else the first forward takes: MKL maps 220 MB of libraries then, and ends the process if it cannot.
+else the first forward pass takes: MKL maps 220 MB of libraries then, and ends the process if it
+cannot.
 """
 
 
@@ -125,9 +126,9 @@ def spare_cache_bytes() -> int:
 def wire_weights(model: object, nbytes: int) -> None:
     """Lets Metal wire the weights of a large model until nobody holds the model any longer.
 
-    Otherwise macOS may page them out between two forwards. Call it while there are no caches: MLX
-    wires what it has until the limit is reached, and wiring caches that come and go has made macOS
-    panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
+    Otherwise macOS may page them out between two forward passes. Call it while there are no caches:
+    MLX wires what it has until the limit is reached, and wiring caches that come and go has made
+    macOS panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
     """
     if (recommended := _recommended_bytes()) is None:
         return
@@ -166,7 +167,7 @@ def _set_wired_limit(most: int) -> None:
     import mlx.core as mx  # noqa: PLC0415
 
     with suppress(RuntimeError):  # from a computation whose result nobody read
-        mx.synchronize()  # it must not change while a forward is in flight
+        mx.synchronize()  # it must not change while a forward pass is in flight
     mx.set_wired_limit(min(sum(_wired.values()), most))
 
 

@@ -1,8 +1,8 @@
 """The attentions of a network from mlx-lm, replaced at one place: for batches and for row splits.
 
-mlx-lm's models call one function for every attention and pass the layer's cache. A cache that has
-a method `attend` computes it instead: a batch does. In a forward with a `RowSplit`, a few rows at a
-time are computed.
+mlx-lm's models call one function for every attention and pass the layer's cache. A cache that has a
+method `attend` computes it instead: a batch does. In a forward pass with a `RowSplit`, a few rows
+at a time are computed.
 """
 
 import sys
@@ -31,11 +31,11 @@ Inputs = tuple[mx.array, mx.array, mx.array]
 
 @dataclass
 class RowSplit:
-    """Computes an attention over several rows in parts, in forwards where calibration found that
-    faster: Metal's kernel for few rows reads a long context faster than the one for many.
+    """Computes an attention over several rows in parts, in forward passes where calibration found
+    that faster: Metal's kernel for few rows reads a long context faster than the one for many.
 
-    `most_rows` has, by context, the most rows of a forward that is faster in parts; `count` counts
-    the attentions that were computed so.
+    `most_rows` has, by context, the most rows of a forward pass that is faster in parts; `count`
+    counts the attentions that were computed so.
     """
 
     limits: VectorAttention
@@ -43,7 +43,7 @@ class RowSplit:
     count: int = 0
 
     def applies(self, rows: int, context: int) -> bool:
-        """Whether a forward over `rows` tokens after `context` others is faster in parts."""
+        """Whether a forward pass over `rows` tokens after `context` others is faster in parts."""
         known = [length for length in self.most_rows if length <= context]
         return rows <= self.most_rows[max(known)] if known else False
 
@@ -70,7 +70,7 @@ class RowSplit:
 
 
 class _Forward(local):
-    """What `attending` says about the forward that this thread builds."""
+    """What `attending` says about the forward pass that this thread builds."""
 
     split: RowSplit | None = None
     layers: Sequence[Any] = ()
@@ -83,9 +83,9 @@ _forward = _Forward()
 def attending(
     split: RowSplit | None = None, layers: Sequence[Any] = ()
 ) -> Generator[None, None, None]:
-    """Says how the forward that this thread builds meanwhile computes its attentions: in parts, if
-    there is a `split`. `layers` are the caches of a batch, which also compute the attentions that
-    have no cache and share the keys of another layer."""
+    """Says how the forward pass that this thread builds meanwhile computes its attentions: in
+    parts, if there is a `split`. `layers` are the caches of a batch, which also compute the
+    attentions that have no cache and share the keys of another layer."""
     before = _forward.split, _forward.layers
     _forward.split, _forward.layers = split, layers
     try:

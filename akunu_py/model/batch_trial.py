@@ -1,4 +1,4 @@
-"""The trial of a model: whether sequences can share its forwards.
+"""The trial of a model: whether sequences can share its forward passes.
 
 mlx-lm's models do not say it, and their own Python may do anything with a cache.
 """
@@ -11,16 +11,16 @@ import mlx.core as mx
 from akunu_py.model.target_model import TargetModel
 
 _TRIED: Final = ((5, 1), (3, 3), (9, 2))
-"""The sequences of the forward that a model is tried with: tokens before it, and in it."""
+"""The sequences of the forward pass that a model is tried with: tokens before it, and in it."""
 
 _TOLERANCE: Final = 1e-3
 _COARSE_TOLERANCE: Final = 0.05
-"""How far logits may be from those of separate forwards, as a part of their spread. Rounding to 16
-bits leaves one percent, a wrong position or mask more than ten."""
+"""How far logits may be from those of separate forward passes, as a part of their spread. Rounding
+to 16 bits leaves one percent, a wrong position or mask more than ten."""
 
 
 def why_not_batched(model: TargetModel) -> str | None:
-    """One line for the user if sequences cannot share forwards of a model; None if they can.
+    """One line for the user if sequences cannot share forward passes of a model; None if they can.
 
     Forwards over the last tokens of three short sequences are compared with separate ones: one with
     several tokens of some, and one with a token of each and their caches joined.
@@ -73,7 +73,7 @@ def _is_right(model: TargetModel) -> bool:
 
 
 def _are_close(model: TargetModel, together: mx.array, separate: Sequence[mx.array]) -> bool:
-    """Whether the logits of a batched forward are those of separate ones but for rounding."""
+    """Whether the logits of a batched forward pass are those of separate ones but for rounding."""
     found, wanted = together.astype(mx.float32), mx.concatenate(list(separate)).astype(mx.float32)
     error = mx.linalg.norm(found - wanted) / mx.linalg.norm(wanted - wanted.mean())
     tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE

@@ -73,7 +73,7 @@ class WatchedNorm(nn.Module):  # type: ignore[misc]
         return normed
 
     def take(self) -> mx.array | None:
-        """The states of the last forward; None if they were taken."""
+        """The states of the last forward pass; None if they were taken."""
         states, self._states = self._states, ()
         return states[0] if states else None
 
@@ -164,7 +164,7 @@ class Head:
         return f"{self._layout} layout, {layers} layer{'s' * (layers > 1)}, {size}"
 
     def watch(self) -> WatchedNorm:
-        """Lets the network keep the hidden states of each forward, as this head takes them."""
+        """Lets the network keep the hidden states of each forward pass, as this head takes them."""
         module, name = self._body.module, self._body.norm
         module[name] = watched = WatchedNorm(module[name], self.after_norm)
         return watched

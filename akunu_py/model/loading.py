@@ -188,7 +188,7 @@ def fit_caches(
 
 
 def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantization:
-    """The quantization in a form that a network can run with, found by building a forward.
+    """The quantization in a form that a network can run with, found by building a forward pass.
 
     Where attention does not take packed keys (multi-head latent attention, attention sinks), they
     are dequantized for it.
@@ -214,8 +214,8 @@ def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantiz
 
 
 def check_bounded(network: nn.Module, max_size: int) -> None:
-    """Builds forwards with more tokens than the layers of a cache keep; an InvalidRequestError if
-    no layer keeps all tokens, or one needs them all."""
+    """Builds forward passes with more tokens than the layers of a cache keep; an
+    InvalidRequestError if no layer keeps all tokens, or one needs them all."""
     bounded = make_kv_cache(network, max_size + 3, max_size=max_size)
     unbounded = make_kv_cache(network, 1).kinds
     possible = bounded.kinds != unbounded and LayerCache.__name__ not in bounded.kinds

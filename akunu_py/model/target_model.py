@@ -1,4 +1,4 @@
-"""TargetModel: a model loaded through mlx-lm, which computes forwards and prefills on caches.
+"""TargetModel: a model loaded through mlx-lm, which computes forward passes and prefills on caches.
 
 Sizes and names are for the callers; what to draft and which tokens to choose is their concern.
 """
@@ -38,7 +38,7 @@ from akunu_py.text.json_schema import one_line
 from akunu_py.text.tokenizer import Tokenizer
 
 PREFILL_STEP: Final = 512
-"""Prompt tokens per forward, if nobody says how many."""
+"""Prompt tokens per forward pass, if nobody says how many."""
 FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
 REST_S: Final = 0.02
@@ -67,10 +67,10 @@ class TargetModel:
         vector_attention: the limits of an attention kernel that may be faster in parts, or None.
 
     Attributes:
-        row_split: which forwards compute their attentions in parts; None if none may.
+        row_split: which forward passes compute their attentions in parts; None if none may.
         padding: the tokens that a drafted round is padded to, by its own; see `CostCurve.padding`.
-        pads_batches: whether sequences that share a forward are padded to the same number of rows.
-        ranks: which processes compute its forwards, for the user; None if this one does.
+        pads_batches: whether sequences that share a forward pass are padded to as many rows.
+        ranks: which processes compute its forward passes, for the user; None if this one does.
         head: what it brings to draft with; None if it brings nothing, or nothing that fits.
         why_no_head: what is wrong with its head, for the user; None if nothing is.
         forwards: how many were built.
@@ -183,7 +183,7 @@ class TargetModel:
     @cached_property
     def is_coarse(self) -> bool:
         """Whether it computes in 16 bits or quantizes its keys and values: logits then differ much
-        more between forwards of different sizes than in float32."""
+        more between forward passes of different sizes than in float32."""
         weights = (weight for _, weight in tree_flatten(self.network.parameters()))
         return self.kv_quantization is not None or any(
             mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < mx.float32.size
@@ -268,7 +268,7 @@ class TargetModel:
     @cached_property
     def _cache_sizes(self) -> tuple[float, float, float]:
         """Bytes of an empty cache, of a token (quantized if it will be), and of one that is not
-        quantized; from forwards that are built and not computed."""
+        quantized; from forward passes that are built and not computed."""
         caches = [self.make_cache(self.context_length, quantized_start=0)]
         if self.kv_quantization is not None:
             caches.append(self.make_cache(self.context_length, quantized_start=self.context_length))
@@ -289,7 +289,8 @@ class TargetModel:
             self._intercepts = True
 
     def _read_pairs(self, cache: KVCache, tokens: Sequence[int], at: int = 0) -> None:
-        """Lets the head read the last forward, which began at a position; see `HeadCache.note`."""
+        """Lets the head read the last forward pass, which began at a position; see
+        `HeadCache.note`."""
         if cache.head is not None:
             cache.head.note(self.take_hidden(), tokens, at)
             cache.head.read()
@@ -315,7 +316,7 @@ class TargetModel:
     def forward_batch(
         self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
     ) -> mx.array:
-        """Appends tokens to the caches of several sequences, in one forward; see
+        """Appends tokens to the caches of several sequences, in one forward pass; see
         `decoding/batch.py` for the models that can do this.
 
         `tokens` are `[rows]`, `counts` of each sequence, one after the other. Returns lazy logits
@@ -331,8 +332,9 @@ class TargetModel:
         return batch.rows_of(logits)
 
     def take_hidden(self) -> mx.array:
-        """The lazy hidden states `[rows, hidden_size]` of the last forward, as the head takes them,
-        in the order of its logits. They can be taken once, and are dropped at the next forward."""
+        """The lazy hidden states `[rows, hidden_size]` of the last forward pass, as the head takes
+        them, in the order of its logits. They can be taken once, and are dropped at the next
+        forward pass."""
         states = None if self._watched is None else self._watched.take()
         if states is None:
             raise ValueError("There are no hidden states: no head is loaded, or they were taken.")
@@ -381,7 +383,7 @@ class TargetModel:
                 self.append(mx.array(list(chunk)), cache)
             self._read_pairs(cache, chunk, cache.length - len(chunk))
             if overlaps and done:
-                mx.synchronize()  # MLX writes in place only where no forward in flight reads
+                mx.synchronize()  # MLX writes in place only where no forward pass in flight reads
                 mx.clear_cache()
                 yield done
             cache.submit()

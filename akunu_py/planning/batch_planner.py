@@ -1,4 +1,5 @@
-"""BatchPlanner: plans the drafts of sequences that decode together, by the cost of their forwards.
+"""BatchPlanner: plans the drafts of sequences that decode together, by the cost of their forward
+passes.
 
 Each sequence plans its drafts as if it were alone. Here they are cut to what they are worth in
 company, where a row of one sequence may cost all of them more or less than it would cost it alone.
@@ -19,7 +20,8 @@ from akunu_py.round import Round
 from akunu_py.tokens import Origin
 
 CostsOf = Callable[[int], LiveCosts | None]
-"""The costs of forwards over a number of sequences, by their rows; None if they are not known."""
+"""The costs of forward passes over a number of sequences, by their rows; None if they are not
+known."""
 
 
 class Company(NamedTuple):
@@ -63,8 +65,8 @@ class BatchPlanner:
         return pays or self._refused >= PROBE_AFTER
 
     def lengths(self, drafts: Sequence[Draft], kept: Sequence[int], company: Company) -> list[int]:
-        """How many tokens of each draft the next forward verifies. `kept` has the length of each
-        draft that may not be cut, and 0 for the others."""
+        """How many tokens of each draft the next forward pass verifies. `kept` has the length of
+        each draft that may not be cut, and 0 for the others."""
         lengths, speedup = self._share(drafts, kept, company)
         if self._after_step:
             self._note(speedup)
@@ -79,8 +81,8 @@ class BatchPlanner:
         *,
         pipelined: bool,
     ) -> bool | None:
-        """Whether single steps of all should be submitted before the forward in flight is read,
-        where `forecasts` would be verified instead; None if nothing is known of costs.
+        """Whether single steps of all should be submitted before the forward pass in flight is
+        read, where `forecasts` would be verified instead; None if nothing is known of costs.
 
         Args:
             pipelined: whether these were made while a step was in flight.
@@ -130,8 +132,8 @@ class BatchPlanner:
 def _share_padded(
     probs: Sequence[Sequence[float]], kept: Sequence[int], seconds: Sequence[float]
 ) -> tuple[list[int], float]:
-    """`share_rows` for a forward that pads all drafts to the longest; `seconds` are those with 0,
-    1, 2 ... tokens of each."""
+    """`share_rows` for a forward pass that pads all drafts to the longest; `seconds` are those with
+    0, 1, 2 ... tokens of each."""
     expected = [expected_tokens(own) for own in probs]
     most, best = max(kept), 0.0
     for length in range(most, min(len(seconds), max(map(len, expected)))):

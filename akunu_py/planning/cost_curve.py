@@ -1,8 +1,8 @@
-"""CostCurve: the seconds that a forward of the loaded model takes on this machine.
+"""CostCurve: the seconds that a forward pass of the loaded model takes on this machine.
 
 It interpolates measured points to any number of tokens at any context. A pipelined single step and
 a synchronised round have different costs, because a loop that waits for each result leaves the
-device idle while it builds the next forward. Knows no model and no clock.
+device idle while it builds the next forward pass. Knows no model and no clock.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class CostLevel:
     """What was measured at one context length.
 
     Attributes:
-        context: tokens in the cache before the forward.
+        context: tokens in the cache before the forward pass.
         decode_s: seconds of a pipelined single step.
         verify_s: pairs of a number of tokens and the seconds of a synchronised round over them,
             ascending, the first for 1 token.
-        split_rows: the most tokens of a forward whose attention is faster in parts; 0 if none is.
+        split_rows: the most tokens of a forward pass whose attention is faster in parts; 0 if none
+            is.
     """
 
     context: int
@@ -59,10 +60,10 @@ class CostLevel:
         if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
             raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
         if sizes[-1] > _MAX_TOKENS or not 0 <= self.context <= _MAX_CONTEXT:
-            raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
+            raise ValueError(f"no forward pass takes {sizes[-1]} tokens at context {self.context}")
         seconds = [self.decode_s, *(cost for _, cost in self.verify_s)]
         if not all(_MIN_S < cost < _MAX_S for cost in seconds):
-            raise ValueError(f"no forward takes such times: {seconds}")
+            raise ValueError(f"no forward pass takes such times: {seconds}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class CostCurve:
         measured_at: in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
         is_padded: whether rounds cost what those cost that they are padded to.
-        row_class: the forwards that compute a row alike; None if there are none, or nobody looked.
+        row_class: the forward passes that compute a row alike; None if there are none, or nobody
+            looked.
     """
 
     levels: tuple[CostLevel, ...]

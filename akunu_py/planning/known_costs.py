@@ -1,5 +1,5 @@
-"""KnownCosts: what forwards of a model cost here, which of them compute a row alike, and how exact
-answers are therefore.
+"""KnownCosts: what forward passes of a model cost here, which of them compute a row alike, and how
+exact answers are therefore.
 
 All of it is looked up when a request first needs it, and learnt from requests. Who measures it is
 the caller's concern.
@@ -21,14 +21,14 @@ class KnownCosts:
     """What all requests share of costs, each set of them made when it is first needed.
 
     Args:
-        find: returns what is known or expected of what forwards cost.
+        find: returns what is known or expected of what forward passes cost.
         drafts: whether there can be drafts, which could change an answer.
 
     Attributes:
         measured: the measured costs; None until they were needed. Any thread may read it.
-        block_rows: the rows of all forwards of an exact answer where no sizes are alike.
-        most_price: what forwards that compute a row alike may cost to be looked for: anything, once
-            an exact answer was asked for.
+        block_rows: the rows of all forward passes of an exact answer where no sizes are alike.
+        most_price: what forward passes that compute a row alike may cost to be looked for:
+            anything, once an exact answer was asked for.
     """
 
     def __init__(self, find: Callable[[], CostCurve], *, drafts: bool = True) -> None:
@@ -52,8 +52,8 @@ class KnownCosts:
         return self._alone[padded]
 
     def together(self, sequences: int) -> LiveCosts | None:
-        """What forwards over this many sequences cost, by their rows and by the tokens that all
-        caches hold: at first, what one over as many rows of one sequence costs without padding.
+        """What forward passes over this many sequences cost, by their rows and by the tokens that
+        all caches hold: at first, what one over as many rows of one sequence costs without padding.
         None before any planner has needed costs."""
         if not self._alone:
             return None
@@ -79,7 +79,8 @@ class KnownCosts:
 
     @property
     def wants_row_class(self) -> bool:
-        """Whether nobody has looked for forwards that compute a row alike, at `most_price`."""
+        """Whether nobody has looked for forward passes that compute a row alike, at
+        `most_price`."""
         known = self.measured
         is_known = known is None or known.row_class is not None or self.most_price <= self._looked
         return bool(self._alone) and not is_known
@@ -98,9 +99,9 @@ class KnownCosts:
             costs.begin(curve.unpadded)
 
     def rows_of(self, options: Options) -> RowClass | int | None:
-        """The class of forwards that an answer stays in, or the rows of each of its forwards; None
-        if each has the rows that it needs. Without `--exact` and `--no-exact`, an answer stays in a
-        class, as far as one is known, if that costs next to nothing."""
+        """The class of forward passes that an answer stays in, or the rows of each of its forward
+        passes; None if each has the rows that it needs. Without `--exact` and `--no-exact`, an
+        answer stays in a class, as far as one is known, if that costs next to nothing."""
         if options.exact is False or not self._drafts:
             return None
         if options.exact and self.most_price == FREE:

@@ -25,8 +25,8 @@ PROPOSAL_SHARE: Final = 0.02
 """The part of all time that proposals may take that lead to no draft."""
 
 USUAL_TOKEN_COST: Final = 0.12
-"""What verifying one draft token usually costs, in forwards: a compromise between the chips that
-were measured, for planners that do not know the costs."""
+"""What verifying one draft token usually costs, in forward passes: a compromise between the chips
+that were measured, for planners that do not know the costs."""
 
 _UNSURE: Final = 0.5
 """They are made where a copy is less likely to be right than this."""
@@ -38,9 +38,10 @@ _MAX_RISE: Final = 3.0
 class Situation(NamedTuple):
     """What a draft is planned for: tokens in the cache, and the most draft tokens that fit.
 
-    The forward computes `replayed` tokens again, whatever the draft. If a single step is in flight
-    (`pipelined`), length 0 continues the pipeline; any other stops it, and the loop asks again,
-    with a new proposal, once the step is done. Guesses of a network took `guessing_s` seconds.
+    The forward pass computes `replayed` tokens again, whatever the draft. If a single step is in
+    flight (`pipelined`), length 0 continues the pipeline; any other stops it, and the loop asks
+    again, with a new proposal, once the step is done. Guesses of a network took `guessing_s`
+    seconds.
     """
 
     context: int

@@ -1,8 +1,8 @@
-"""RowClass: sizes of forwards that compute a row alike, to the bit.
+"""RowClass: sizes of forward passes that compute a row alike, to the bit.
 
-Kernels add in an order that depends on how many rows a forward has, and on how many keys it attends
-to. Between two numbers at which that changes, neither drafts nor padding change a bit of a row.
-Where there are no such sizes, exact answers are computed in blocks.
+Kernels add in an order that depends on how many rows a forward pass has, and on how many keys it
+attends to. Between two numbers at which that changes, neither drafts nor padding change a bit of a
+row. Where there are no such sizes, exact answers are computed in blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FREE: Final = 0.03
 """Answers are exact without being asked to be, if that takes at most this fraction longer."""
 
 BLOCK_ROWS: Final = 3
-"""`--exact` where no sizes of forwards compute a row alike: the rows of every forward.
+"""`--exact` where no sizes of forward passes compute a row alike: the rows of every forward pass.
 
 Kernels for different sizes differ in the last bits, so two close logits can change places. So an
-exact answer is divided into blocks, and every forward computes one whole block: what is known of
-it, then the draft, then padding. A position then always has the same row of a forward of the same
-size over the same number of keys, whatever was drafted. (Thinking Machines, "Defeating
+exact answer is divided into blocks, and every forward pass computes one whole block: what is known
+of it, then the draft, then padding. A position then always has the same row of a forward pass of
+the same size over the same number of keys, whatever was drafted. (Thinking Machines, "Defeating
 Nondeterminism in LLM Inference", 2025, use kernels with one order of summation for all sizes; MLX
 has none.)
 
@@ -41,11 +41,11 @@ class RowClass:
 
     Attributes:
         smallest: what single steps are padded to.
-        levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward may
-            have from there on. None may go past the next of these numbers.
+        levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward pass
+            may have from there on. None may go past the next of these numbers.
         end: the number of keys from which on nothing is known; None if the last level has no end.
-        shared: the most rows of a batched forward, of several sequences, whose rows are alike too;
-            0 if none is.
+        shared: the most rows of a batched forward pass, of several sequences, whose rows are alike
+            too; 0 if none is.
         rows: how many rows were compared to find it.
         seconds: what that took.
     """
@@ -61,7 +61,7 @@ class RowClass:
         starts = [start for start, _ in self.levels]
         known = [*starts, math.inf if self.end is None else self.end]
         if starts[:1] != [0] or known != sorted(set(known)) or self.smallest < 1:
-            raise ValueError(f"no class of forwards has such levels: {known}")
+            raise ValueError(f"no class of forward passes has such levels: {known}")
 
     @property
     def allows_drafts(self) -> bool:
@@ -70,7 +70,7 @@ class RowClass:
 
     @property
     def largest(self) -> int:
-        """The most tokens of a forward after a short context."""
+        """The most tokens of a forward pass after a short context."""
         return self.levels[0][1]
 
     @cached_property
@@ -78,7 +78,8 @@ class RowClass:
         return [*(start for start, _ in self.levels), _ANY if self.end is None else self.end]
 
     def most(self, context: int) -> int:
-        """The most tokens of a forward after `context` others, padding not counted; 1 or more."""
+        """The most tokens of a forward pass after `context` others, padding not counted; 1 or
+        more."""
         keys = context + self.smallest
         level = bisect_right(self._bounds, keys)
         if level == len(self._bounds):
@@ -130,8 +131,8 @@ class RowClass:
 
 
 def runs_of(left: Sequence[str]) -> list[tuple[int, int]]:
-    """The sizes, from the smallest to the largest, that left the same; given what forwards over 1,
-    2 ... tokens left. Size 1 alone is none."""
+    """The sizes, from the smallest to the largest, that left the same; given what forward passes
+    over 1, 2 ... tokens left. Size 1 alone is none."""
     runs, size = [], 1
     for _, alike in groupby(left):
         largest = size + len(list(alike)) - 1

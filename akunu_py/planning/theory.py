@@ -21,8 +21,8 @@ _MIN_GAIN: Final = 1.03
 """A smaller speedup does not count as one."""
 
 MAX_BATCH_ROWS: Final = 64
-"""The most rows of a batched forward whose drafts are cut by `share_rows`; what is learnt of costs
-ends with them. Sequences that may not be cut may have more."""
+"""The most rows of a batched forward pass whose drafts are cut by `share_rows`; what is learnt of
+costs ends with them. Sequences that may not be cut may have more."""
 
 COPY_ACCEPTANCE: Final = 0.95
 """How often the tokens of a copy are right, where text is repeated with changes."""
@@ -45,11 +45,11 @@ def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
 
 
 def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
-    """The tokens that the next forward computes again on average, after 1, 2 ... draft tokens.
+    """The tokens that the next forward pass computes again on average, after 1, 2 ... draft tokens.
 
-    For caches that return to the state before a forward unless its draft is accepted whole: then
-    the tokens that it computed again itself (`replayed`), the known one and the accepted ones are
-    due.
+    For caches that return to the state before a forward pass unless its draft is accepted whole:
+    then the tokens that it computed again itself (`replayed`), the known one and the accepted ones
+    are due.
     """
     rows = []
     for length, (before, after) in enumerate(pairwise(expected), start=1):
@@ -73,15 +73,15 @@ def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
 def share_rows(
     drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
 ) -> tuple[list[int], float]:
-    """How many tokens of each draft a batched forward should verify, to emit most per second, and
-    how many it then emits per second.
+    """How many tokens of each draft a batched forward pass should verify, to emit most per second,
+    and how many it then emits per second.
 
     The probability that a token is reached and accepted never rises along a draft. So the best
     choice of any number of rows is that of the most probable tokens, whosever they are.
 
     Args:
         drafts: for each sequence, what `expected_tokens` takes.
-        seconds: what a forward takes with 0, 1, 2 ... of these tokens, and no more.
+        seconds: what a forward pass takes with 0, 1, 2 ... of these tokens, and no more.
         emitted: the tokens that it emits on average with none of them.
     """
     reached = sorted(
@@ -136,8 +136,8 @@ def best_num_draft_tokens(curve: CostCurve, acceptance: float, context: int, mos
 
 
 def price_of_class(curve: CostCurve, alike: RowClass) -> float:
-    """How much longer a text takes at a short context if all forwards are of a class, as a part: a
-    text of which nothing was drafted, or a copy, whichever is more."""
+    """How much longer a text takes at a short context if all forward passes are of a class, as a
+    part: a text of which nothing was drafted, or a copy, whichever is more."""
     padded = curve.with_steps_of(alike.smallest)
     step = padded.decode_s(0) / curve.decode_s(0)
     return _price(curve, step, _best_copies(padded, alike.largest) / step)

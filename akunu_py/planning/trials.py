@@ -26,7 +26,7 @@ expected by `HOPE` standard deviations."""
 
 MIN_SAVING: Final = 0.05
 """The part of a step that a draft must save on average before the pipeline is given up for it. A
-pipeline also hides the time of proposals, which costs of forwards do not contain."""
+pipeline also hides the time of proposals, which costs of forward passes do not contain."""
 
 _TRIAL_LEAST, _TRIAL_MOST = 2, 8
 """So many guesses are made to see what they bring in a text: what takes a step, within limits."""

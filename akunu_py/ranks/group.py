@@ -1,8 +1,8 @@
 """Ranks: the processes that run one model together, and the messages that keep them in step.
 
-Before each forward, rank 0 sends one message with the changes of caches since the last one, the
-tokens of the forward, and a checksum of all lengths so far, which the others compare with theirs.
-A message is a sum over all ranks, to which the others add zeros.
+Before each forward pass, rank 0 sends one message with the changes of caches since the last one,
+the tokens of the forward pass, and a checksum of all lengths so far, which the others compare with
+theirs. A message is a sum over all ranks, to which the others add zeros.
 """
 
 import atexit
@@ -146,7 +146,7 @@ class Ranks:
 
     @contextmanager
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
-        """Sends a forward, which must be built and submitted within it."""
+        """Sends a forward pass, which must be built and submitted within it."""
         with _uninterrupted(), self.guard():  # MLX waits where many operations are in flight
             self._is_sending = True
             try:
@@ -239,7 +239,8 @@ def find_ranks(timeout: float) -> Ranks | None:
 
 @contextmanager
 def _uninterrupted() -> Generator[None, None, None]:
-    """Lets SIGINT wait until a forward is submitted: others compute it once they know of it."""
+    """Lets SIGINT wait until a forward pass is submitted: others compute it once they know of
+    it."""
     usual: Any = getsignal(SIGINT)
     came: list[Any] = []
     with sigint_does(lambda *details: came.append(details)):

@@ -1,9 +1,9 @@
-"""A model whose forwards run on all ranks.
+"""A model whose forward passes run on all ranks.
 
 On rank 0, `RankedModel` and `RankedCache` replace `TargetModel` and `KVCache` and tell the other
 ranks what is done to them, which `follow` repeats there. Drafters, planners, samplers, schedulers
 and requests live on rank 0 alone. MLX's collectives must be computed in the same order everywhere,
-so each forward is submitted as soon as it is built.
+so each forward pass is submitted as soon as it is built.
 """
 
 import weakref
@@ -113,7 +113,7 @@ class RankedCache(KVCache):
 
 
 class RankedModel(TargetModel):
-    """Rank 0's share of a model, whose forwards all ranks compute; see `TargetModel`.
+    """Rank 0's share of a model, whose forward passes all ranks compute; see `TargetModel`.
 
     With `pipeline`, each rank has some of the layers, instead of a part of every layer.
     """
@@ -254,7 +254,7 @@ class Follower:
         self._ranks.agree(number, cache.length)
 
     def _compute(self, operation: Operation, words: Iterator[int]) -> None:
-        """Computes a forward; its logits only if rank 0 reads them."""
+        """Computes a forward pass; its logits only if rank 0 reads them."""
         self._ranks.check()
         pairs = [(self._caches[next(words)], next(words)) for _ in range(next(words))]
         caches, counts = zip(*pairs, strict=True)

@@ -43,7 +43,7 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
         else:
             _check_heads(config.get("text_config") or config, ranks.size)
             network.shard(ranks.group)
-        # A forward that is built, and not computed, fails if a part has no whole heads.
+        # A forward pass that is built, and not computed, fails if a part has no whole heads.
         network(mx.array([[0, 0]]), cache=make_kv_cache(network, 2).layers)
     except Exception as error:  # whatever a network raises about shapes
         raise ModelLoadError(

@@ -2,7 +2,8 @@
 
 It also says how far a draft is allowed and which tokens the grammar forces. A grammar may hold for
 parts of an answer only, such as its tool calls: it sleeps until the model emits a mark. None holds
-for reasoning. The state is keyed by position: a forward that begins earlier undoes what came after.
+for reasoning. The state is keyed by position: a forward pass that begins earlier undoes what came
+after.
 """
 
 from collections.abc import Callable, Sequence

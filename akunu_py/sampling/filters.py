@@ -51,7 +51,7 @@ def filtered(
     Of logits `[rows, vocabulary]`, returns log-probabilities, float32, those that were filtered out
     at minus infinity, and the ids that they belong to: both `[rows, candidates]`, or no ids if all
     tokens are candidates. `exclude` is XTC at these positions, if the request has it; `pipelined`
-    says whether the next forward may begin before this one is read.
+    says whether the next forward pass may begin before this one is read.
     """
     logits = logits.astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -1,7 +1,7 @@
-"""Log-probabilities of a forward's tokens, and of a prompt's.
+"""Log-probabilities of a forward pass's tokens, and of a prompt's.
 
-They come from a few arrays that are computed together with the forward's choices, so that reading
-them does not wait a second time.
+They come from a few arrays that are computed together with the forward pass's choices, so that
+reading them does not wait a second time.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ SCORING_STEP: Final = 128
 
 
 class ForwardLogprobs:
-    """The distribution after each position of one forward.
+    """The distribution after each position of one forward pass.
 
     Args:
         logits: `[rows, vocabulary]`.
         choices: the tokens that `logprobs` will probably be called with, `[rows]`, lazy; None if
-            they are not known before the forward has been read.
+            they are not known before the forward pass has been read.
         wanted: what will be read; nothing else is computed.
 
     Attributes:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:
-    """What to report about every forward.
+    """What to report about every forward pass.
 
     Attributes:
         logprobs: alternatives to report with each token's log-probability; None reports nothing.

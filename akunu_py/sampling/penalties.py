@@ -1,7 +1,7 @@
 """Penalties: logits processors that make earlier tokens less likely.
 
-They remember the tokens by position. A forward that begins before the end of what they remember
-replaces the rest, as a rollback does. So drafted tokens are penalised like any others.
+They remember the tokens by position. A forward pass that begins before the end of what they
+remember replaces the rest, as a rollback does. So drafted tokens are penalised like any others.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import mlx.core as mx
 from akunu_py.options import Sampling
 
 _FORWARDS_AHEAD: Final = 8
-"""How many tokens a pipelined loop may undo, besides those of one forward."""
+"""How many tokens a pipelined loop may undo, besides those of one forward pass."""
 
 
 class LogitsProcessor(Protocol):
@@ -36,15 +36,15 @@ def make_penalties(
 
 
 class _TokensBefore:
-    """The input tokens of all forwards, by position: at first the prompt's last ones, 1 at least,
-    up to position `end`. `size` tokens before a row matter; None for all of them."""
+    """The input tokens of all forward passes, by position: at first the prompt's last ones, 1 at
+    least, up to position `end`. `size` tokens before a row matter; None for all of them."""
 
     def __init__(self, kept: Sequence[int], end: int, size: int | None = None) -> None:
         self._tokens = mx.array(list(kept), dtype=mx.int32)
         self._end, self._size = end, size
 
     def take(self, position: int, inputs: mx.array) -> mx.array:
-        """Adds the inputs of a forward; returns all tokens up to the last of them."""
+        """Adds the inputs of a forward pass; returns all tokens up to the last of them."""
         kept = self._tokens.size - (self._end - (position - 1))
         tokens = mx.concatenate([self._tokens[:kept], inputs.astype(mx.int32)])
         if self._size is not None:

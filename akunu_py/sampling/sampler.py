@@ -1,7 +1,7 @@
 """Sampler: from logits to the distribution that a request asked for, and from that to tokens.
 
 A choice depends only on the logits, the seed and the token's position. So a sampled text does not
-depend on how many tokens a forward verified, and a draft token is accepted exactly when plain
+depend on how many tokens a forward pass verified, and a draft token is accepted exactly when plain
 decoding would have drawn it: sample-and-match.
 """
 
@@ -38,7 +38,7 @@ class Sampler:
         xtc: the filter to use instead of the sampler's own; draft models share the target's.
 
     Attributes:
-        pipelined: whether a forward may begin before the last one is read.
+        pipelined: whether a forward pass may begin before the last one is read.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Sampler:
 
     def blocks(self, rows: int) -> bool:
         """Whether `choose` and `distributions` wait for the logits. They are better called when the
-        forward is read then, and pipelining gains nothing."""
+        forward pass is read then, and pipelining gains nothing."""
         waits = not self.sampling.greedy and waits_for_nucleus(self.sampling, rows, self.pipelined)
         return waits or self._infill is not None
 

@@ -30,9 +30,10 @@ def causal_mask(count: int) -> mx.array:
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]
-    """An attention layer of Llama or Qwen2 in fewer operations, alone and in a batched forward.
+    """An attention layer of Llama or Qwen2 in fewer operations, alone and in a batched forward
+    pass.
 
-    The original computes everything else: several sequences of one shape, forwards without a
+    The original computes everything else: several sequences of one shape, forward passes without a
     cache, windows, and masks that are not causal. Its projections become views of joined weights.
     """
 

@@ -96,7 +96,7 @@ class JoinedLinear(nn.Module):  # type: ignore[misc]
 
     Attributes:
         matrix: `[inputs, outputs]`, a transposed view of the joined weights: transposing them in
-            every forward would be one more operation.
+            every forward pass would be one more operation.
         bias: `[outputs]`, if the layers have one.
     """
 
