@@ -65,8 +65,8 @@ def test_what_is_left_out_is_counted_and_kept_if_named(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["index"], "index takes either folders, or --list"),
-        (["index", ".", "--list"], "index takes either folders, or --list"),
+        (["index"], "index takes one of: folders, --list"),
+        (["index", ".", "--list"], "index takes one of: folders, --list"),
         (["index", "--forget", "nowhere"], "--forget takes the folder of a project"),
         (["index", "nowhere"], "There is no folder nowhere"),
         (["index", "/"], "/ is no project: name a folder in it."),

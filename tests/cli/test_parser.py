@@ -223,7 +223,7 @@ def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
         ("serve --allowed-origins x", "did you mean --cors?"),
         ("generate -p x --chat-template-config {}", "did you mean --chat-template-args?"),
         ("generate -p x --ignore-chat-template", "unless --chat is given."),
-        ("chat please", "chat does not take the word please"),
+        ("chat please", "chat does not take the argument please"),
         ("sing", "invalid choice: 'sing'"),
         ("chat --drafter vllm-ngram", "'vllm-ngram' is not one of"),
         ("chat --drafter model", "needs --draft-model NAME"),

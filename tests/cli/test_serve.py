@@ -206,7 +206,7 @@ def test_two_models_of_one_name_and_a_folder_that_is_not_there_are_one_sentence(
 
 def test_options_of_one_model_need_one(serve_here: Callable[..., tuple[int, str, str]]) -> None:
     code, _, err = serve_here("--model", "ember", "--model", "other", "--draft-model", "ember")
-    assert (code, err) == (2, "akunu-py: --draft-model belongs to one model; name one --model.\n")
+    assert (code, err) == (2, "akunu-py: --draft-model applies to one model; give one --model.\n")
 
 
 @pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])
