@@ -339,7 +339,7 @@ class Options(Sampling):
     # fmt: off
     # None continues to the end of the context; 0 only fills the prompt's cache.
     max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
-        "maximum number of tokens to generate; -1 for no limit", within=Range(0), read=token_limit,
+        "most tokens to generate; -1 for no limit", within=Range(0), read=token_limit,
         short="-m")
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
@@ -350,7 +350,7 @@ class Options(Sampling):
         f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
         metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
     # See `decoding/target.py`.
-    exact: bool | None = option(None, "guarantee the same tokens with and without drafts, also in "
+    exact: bool | None = option(None, "guarantee the same tokens as without drafts, also in "
         "16 bits, even if that is slower", group=SPECULATION, read=on_or_off,
         shown="where it costs nothing",
         off=("--no-exact", False, "draft in the fastest way; near-ties may then go the other way"))

@@ -293,7 +293,7 @@ class SpeedupSettings:
     prompts: int = option(4, "requests per workload or file", within=Range(1), quick=2)
     rounds: int = option(3, "how many times each contestant answers each request",
         within=Range(1), quick=1)
-    max_tokens: int = option(192, "maximum number of tokens to generate", within=Range(2),
+    max_tokens: int = option(192, "most tokens to generate", within=Range(2),
         short="-m", quick=64)
     quick: bool = option(False, "2 requests, 1 round, 64 tokens: a rough result")
     seconds: float = borrowed(CostSettings, "seconds")

@@ -201,7 +201,7 @@ def test_loading_is_spelled_as_mlx_lm_spells_it(tmp_path: Path) -> None:
             "--xtc-probability changes sampled answers only; set --temp",
         ),
         ("chat --max-kv-size 15", "--max-kv-size must be 16 or more"),
-        ("chat --max-kv-size 64 --kv-bits 8", "omit --kv-bits"),
+        ("chat --max-kv-size 64 --kv-bits 8", "with --kv-bits; omit one"),
         ("chat --kv-bits 3", "--kv-bits must be 4 or 8, not 3"),
         ("chat --drafter ngram --project .", "--project needs the drafter auto, not ngram"),
         ("chat --temp 1 --xtc-threshold 0.3", "--xtc-threshold needs --xtc-probability"),
