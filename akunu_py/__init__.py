@@ -1,4 +1,4 @@
-"""akunu_py: language models on MLX, answering faster because they check drafts instead of waiting.
+"""akunu_py: language models on MLX that answer faster because they verify drafts.
 
     import akunu_py
 
@@ -7,8 +7,8 @@
     for event in engine.stream("def mean(values):", max_tokens=64, temperature=0.8):
         print(event.text, end="")
 
-The names in `__all__` keep their meaning within a major version; others may change. The model
-libraries are loaded only when they are used.
+The names in `__all__` are stable within a major version; others may change. The model libraries are
+loaded only when they are used.
 """
 
 from importlib import import_module

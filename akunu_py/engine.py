@@ -339,7 +339,7 @@ class Engine:
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
         """Measures for a few seconds what forward passes cost, if planners have to guess it; then
-        finds out which of them compute a row alike, which may take minutes.
+        finds out which of them compute identical rows, which may take minutes.
 
         Meant for when no request waits; `interrupted` is asked often and ends it. The next call
         goes on with what was measured.

@@ -38,7 +38,7 @@ CONTEXTS: Final = (128, 1024, 4096)
 BUDGET_S: Final = 2.5
 
 ROW_CLASS_S: Final = 240.0
-"""Seconds that the search for forward passes that compute a row alike may take."""
+"""Seconds that the search for forward passes that compute identical rows may take."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
 """Sizes at the other contexts, before padding: they only say what a longer context adds."""
@@ -65,7 +65,7 @@ class Unfinished:
             that number if not.
         levels: those that are complete, and `level` the times of the next.
         loads: how many processes wanted each core meanwhile, at several moments.
-        row_classes: the search for forward passes that compute a row alike.
+        row_classes: the search for forward passes that compute identical rows.
     """
 
     spent_s: float = 0.0
@@ -133,7 +133,7 @@ def find_row_class(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measured costs with the forward passes that compute a row alike; keeps both.
+    """Measured costs with the forward passes that compute identical rows; keeps both.
 
     Args:
         limit_s: the most seconds to spend; without such forward passes it takes one or two.

@@ -1,4 +1,4 @@
-"""Finding the forward passes that compute a row alike, by comparing bits.
+"""Finding the forward passes that compute identical rows, by comparing bits.
 
 The search computes the same tokens as single steps that are padded to a size, and as forward passes
 of each size of which a random part is kept, as decoding does. Two sizes are alike if every row has

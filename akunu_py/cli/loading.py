@@ -46,8 +46,8 @@ def measure_costs_with_bar(
 def find_row_class_with_bar(
     engine: "Engine", curve: "CostCurve", most_price: float = inf
 ) -> "CostCurve":
-    """Finds out which forward passes compute a row alike, if the costs are trusted and that is not
-    known, and stores it with them; dearer ones than `most_price` are not looked for."""
+    """Finds out which forward passes compute identical rows, if the costs are trusted and that is
+    not known, and stores it with them; dearer ones than `most_price` are not looked for."""
     from akunu_py.calibration.measure import find_row_class  # noqa: PLC0415
 
     if curve.doubt > MEASURED or curve.row_class is not None:

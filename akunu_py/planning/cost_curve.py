@@ -79,7 +79,7 @@ class CostCurve:
         measured_at: in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
         is_padded: whether rounds cost what those cost that they are padded to.
-        row_class: the forward passes that compute a row alike; None if there are none, or nobody
+        row_class: the forward passes that compute identical rows; None if there are none, or nobody
             looked.
     """
 

@@ -1,5 +1,5 @@
-"""KnownCosts: what forward passes of a model cost here, which of them compute a row alike, and how
-exact answers are therefore.
+"""KnownCosts: what forward passes of a model cost here, which of them compute identical rows, and
+how exact answers are therefore.
 
 All of it is looked up when a request first needs it, and learnt from requests. Who measures it is
 the caller's concern.
@@ -27,7 +27,7 @@ class KnownCosts:
     Attributes:
         measured: the measured costs; None until they were needed. Any thread may read it.
         block_rows: the rows of all forward passes of an exact answer where no sizes are alike.
-        most_price: what forward passes that compute a row alike may cost to be looked for:
+        most_price: what forward passes that compute identical rows may cost to be looked for:
             anything, once an exact answer was asked for.
     """
 
@@ -79,7 +79,7 @@ class KnownCosts:
 
     @property
     def wants_row_class(self) -> bool:
-        """Whether nobody has looked for forward passes that compute a row alike, at
+        """Whether nobody has looked for forward passes that compute identical rows, at
         `most_price`."""
         known = self.measured
         is_known = known is None or known.row_class is not None or self.most_price <= self._looked
