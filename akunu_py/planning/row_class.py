@@ -43,8 +43,8 @@ class RowClass:
     Attributes:
         smallest: what single steps are padded to.
         levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward pass
-            may have from there on. None may go past the next of these numbers. end: the number of
-                keys from which on nothing is known; None if the last level has no end.
+            may have from there on. None may go past the next of these numbers.
+        end: the number of keys from which on nothing is known; None if the last level has no end.
         shared: the most rows of a batched forward pass, over several sequences, whose rows are
             identical too; 0 if there is none.
         rows: how many rows were compared to find out.
