@@ -98,7 +98,7 @@ def read_source(file: SourceFile, left_out: LeftOut) -> tuple[bytes, str] | None
     if text is None:
         left_out.add("binary")
         if file.path.suffix == ".py":
-            left_out.lines.append(f"{file.name} is left out: it is no text in UTF-8.")
+            left_out.lines.append(f"{file.name} is left out: it is not UTF-8 text.")
         return None
     if not file.is_named and holds_secret(text, file.path.name):
         left_out.add(LIKELY_SECRETS)
@@ -187,7 +187,7 @@ def _listed(
     for entry in entries:
         own = f"{name}{entry.name}"
         if not is_utf8(entry.name):
-            left_out.lines.append(f"{own} is left out: its name is no text in UTF-8.")
+            left_out.lines.append(f"{own} is left out: its name is not valid UTF-8.")
             continue
         try:
             is_folder = entry.is_dir(follow_symlinks=False)

@@ -101,7 +101,7 @@ def project_folder(path: Path) -> Path:
     """The folder that a project is known by; refused if there is none, or its name is no text."""
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not is_utf8(str(folder)):
-        raise InvalidRequestError(f"The name of {path} is no text in UTF-8; rename the folder.")
+        raise InvalidRequestError(f"The name of {path} is not valid UTF-8; rename the folder.")
     if not folder.is_dir():
         raise InvalidRequestError(f"There is no folder {path}; a project is a folder.")
     return folder

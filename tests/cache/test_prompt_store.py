@@ -365,7 +365,7 @@ def test_a_full_disk_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     (tmp_path / "folder").rmdir()
     (tmp_path / "folder").write_bytes(b"")  # no folder can be made there
     save(store, (GrowingCache,), list(range(50)))
-    assert "could not be kept" in caplog.text
+    assert "could not be saved" in caplog.text
     assert len(caplog.records) == 1
 
 

@@ -313,7 +313,7 @@ def test_a_file_that_is_not_a_conversation_is_refused_in_one_sentence(
 ) -> None:
     path = tmp_path / "talk.json"
     path.write_text(text)
-    with pytest.raises(SessionFileError, match="holds no saved conversation") as refusal:
+    with pytest.raises(SessionFileError, match="is not a saved conversation") as refusal:
         load_conversation(path)
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -210,10 +210,10 @@ def test_names_that_are_no_text_are_left_out(store: MemoryStore, tmp_path: Path)
             pytest.skip("this file system has no such names")
     result = index(store, folder)
     assert set(store.files(folder, KEY)) == {"a.py", "new\nline.py"}
-    assert result.left_out.lines == ["caf\udce9.py is left out: its name is no text in UTF-8."]
+    assert result.left_out.lines == ["caf\udce9.py is left out: its name is not valid UTF-8."]
     odd = Path(os.fsdecode(bytes(folder) + b"/caf\xe9"))
     odd.mkdir()
-    with pytest.raises(InvalidRequestError, match="is no text in UTF-8"):
+    with pytest.raises(InvalidRequestError, match="is not valid UTF-8"):
         project_folder(odd)
 
 
