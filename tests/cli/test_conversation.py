@@ -289,7 +289,7 @@ def test_the_format_is_kept_and_a_drafter_that_is_gone_becomes_auto(tmp_path: Pa
             for changes, reason in (
                 ({"version": 2}, "another version"),
                 ({"messages": None}, "damaged"),
-                ({"messages": [{"role": "root", "content": ""}]}, "a message of 'root'"),
+                ({"messages": [{"role": "root", "content": ""}]}, "a message of the role 'root'"),
                 ({"messages": [{"role": "user", "content": 1}]}, "damaged"),
                 ({"messages": [{"role": "user", "content": "\ud800"}]}, "damaged"),
                 ({"settings": {}}, "damaged"),

@@ -138,7 +138,7 @@ def test_retry_answers_again(conversation: Conversation) -> None:
 def test_the_drafter_model_needs_a_draft_model(tiny_model_dir: Path) -> None:
     worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
     conversation = Conversation(worker, Options())
-    with pytest.raises(InvalidRequestError, match="no draft model"):
+    with pytest.raises(InvalidRequestError, match="No draft model"):
         say(conversation, "/drafter model")
     assert conversation.options == Options()
     assert worker.close(60)

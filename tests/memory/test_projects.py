@@ -68,7 +68,7 @@ def test_only_what_a_user_wrote_is_read(store: MemoryStore, project: Path) -> No
     counts = {"binary": 2, "generated": 2, "hidden": 3, "as likely secrets": 1}
     assert result.left_out.counts == counts
     said = "\n".join(result.left_out.lines)
-    assert "binary.py is left out: it is no text" in said
+    assert "binary.py is left out: it is not UTF-8 text" in said
     assert "keys.py is left out: it seems to hold a key" in said
 
 
