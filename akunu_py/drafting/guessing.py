@@ -1,9 +1,9 @@
 """The networks that guess token by token: the model's own head, and a second, smaller model.
 
 Both draw with the target's own random numbers. So they draw the same token where their distribution
-equals the target's, and mostly where it is close: with a probability of at least
-`(1 - d) / (1 + d)` for a total variation of `d`, where rejection sampling would reach `1 - d`. In
-return, a guess is verified by matching, and the text does not depend on it. Source: Daliri, Musco and Suresh,
+equals the target's, and mostly where it is close: for a total variation of `d`, with a probability
+of at least `(1 - d) / (1 + d)`, where rejection sampling would reach `1 - d`. In return, a guess is
+verified by matching, and the text does not depend on it. Source: Daliri, Musco and Suresh,
 "Coupling without Communication and Drafter-Invariant Speculative Decoding" (2024).
 """
 
