@@ -36,7 +36,7 @@ def test_a_project_is_learnt_listed_used_and_forgotten(
     assert main(["index", "--list"]) == 0
     assert "0 projects" in capsys.readouterr().out
     assert main(["generate", "-p", "x", "--project", str(project), *model]) == 2
-    assert "was not indexed; run `akunu-py index" in capsys.readouterr().err
+    assert "has not been indexed; run `akunu-py index" in capsys.readouterr().err
     assert main(["index", "--forget-all"]) == 0
 
 

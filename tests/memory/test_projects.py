@@ -69,7 +69,7 @@ def test_only_what_a_user_wrote_is_read(store: MemoryStore, project: Path) -> No
     assert result.left_out.counts == counts
     said = "\n".join(result.left_out.lines)
     assert "binary.py is left out: it is not UTF-8 text" in said
-    assert "keys.py is left out: it seems to hold a key" in said
+    assert "keys.py is left out: it seems to contain a key" in said
 
 
 def test_only_changes_are_encoded_again(store: MemoryStore, project: Path) -> None:
@@ -120,7 +120,7 @@ def test_ids_that_the_model_does_not_have_are_never_used(store: MemoryStore, pro
 
 
 @pytest.mark.parametrize(
-    ("key", "said"), [(KEY, "was not indexed"), (b"x" * 32, "with another tokenizer")]
+    ("key", "said"), [(KEY, "has not been indexed"), (b"x" * 32, "with another tokenizer")]
 )
 def test_a_named_project_without_memory_is_refused(
     store: MemoryStore, project: Path, key: bytes, said: str
@@ -140,9 +140,9 @@ def test_auto_takes_the_git_root_or_says_why_not(
     store: MemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project / "lib")
-    assert "in no git project" in str(open_memory(["auto"], KEY, 256).notices)
+    assert "not in a git project" in str(open_memory(["auto"], KEY, 256).notices)
     (project / ".git").mkdir()
-    assert "was not indexed" in str(open_memory(["auto"], KEY, 256).notices)
+    assert "has not been indexed" in str(open_memory(["auto"], KEY, 256).notices)
     index(store, project)
     assert open_memory(["auto"], KEY, 256).projects[str(project)].segments
 

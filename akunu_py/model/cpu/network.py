@@ -22,7 +22,7 @@ _MASKS_KEPT: Final = 32
 def with_fused_layers(network: nn.Module) -> nn.Module:
     """A copy of a loaded network with the faster layers.
 
-    Both share all weights; where they are joined, those of the network become views.
+    Both share all weights; where weights are joined, those of the network become views.
     """
     fused: nn.Module = _copy_of(network)
     fused.update_modules(tree_unflatten(list(_replacements(network))))
