@@ -12,26 +12,25 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.sampling.logprobs import TokenLogprob
 
 NO_WAIT: Final = 0.02
-"""If the host waited for less than this part of a forward pass, that had been ready for a while."""
+"""If the host waited for less than this fraction of a pass, the pass was ready long before."""
 
 _SHORT_CALLER: Final = 0.1
-"""A caller that takes less than this part of a round does not distort its time."""
+"""A caller that takes less than this fraction of a round does not distort its time."""
 
 
 class Finish(StrEnum):
     """Why a text ended."""
 
-    EOS = "eos"  # an end token closed it, or a grammar was complete
+    EOS = "eos"  # an end token, or a grammar was complete
     STOP = "stop"  # a stop string appeared
-    LENGTH = "length"  # as many tokens as were asked for
+    LENGTH = "length"  # the token limit of the request
     CONTEXT = "context"  # the cache is full
     CANCELLED = "cancelled"  # the caller no longer wants it
 
 
 @dataclass(slots=True)
 class Round:
-    """One round of decoding: the draft that went into a forward pass of the target, and its
-    outcome.
+    """One round of decoding: the draft that went into a pass of the target, and its outcome.
 
     It is filled in during the round, and cut where the text ends.
 
@@ -46,7 +45,7 @@ class Round:
         seconds: from the end of the previous round to the end of this one; None if the interval
             includes other work.
         forward_s: seconds the loop spent on building the forward pass and waiting for it.
-        build_s: those of `forward_s` in which the host built it.
+        build_s: the part of `forward_s` in which the host built it.
         draft_s: seconds spent on learning from the round and on the next proposal.
         replayed: how many tokens of earlier rounds the forward pass computed again, because the
             cache had been rolled back past them.
@@ -56,7 +55,7 @@ class Round:
         finish: why the text ends with this round; None while it continues.
         end_token: the end token that finished the text, which is not among `tokens`.
         logprobs: one per token, if the request asked for them.
-        end_logprob: the one of the end token, if there is one and the request asked for it.
+        end_logprob: that of the end token, if there is one and the request asked for it.
     """
 
     tokens: tuple[int, ...] = ()
@@ -84,7 +83,7 @@ class Round:
 
     @property
     def has_bonus(self) -> bool:
-        """Whether the last token came on top of a draft that was accepted whole."""
+        """Whether the last token follows a draft that was accepted completely."""
         return 0 < self.drafted < len(self.tokens)
 
     def cut(self, length: int, finish: Finish) -> None:
@@ -107,8 +106,8 @@ class Round:
 class RoundClock:
     """Times rounds, from the end of one to the end of the next.
 
-    If the caller held up the loop for longer than the device needed for the next round, the time
-    says nothing about the device, and the round has none; nor if the device computed something for
+    A round has no time if that would say nothing about the device: if the caller held up the loop
+    for longer than the device needed for the next round, or if the device computed something for
     another sequence in between.
 
     Args:
@@ -127,11 +126,12 @@ class RoundClock:
         self._caller_s = seconds
 
     def skip(self) -> None:
-        """Lets the next round have no time."""
+        """Gives the next round no time."""
         self._last = None
 
     def lap(self, waited_s: float) -> float | None:
-        """Ends a round; the seconds since the end of the round before, or None (see the class).
+        """Ends a round; returns the seconds since the end of the previous one, or None (see the
+        class).
 
         Args:
             waited_s: how many seconds of the round the loop waited for the device.

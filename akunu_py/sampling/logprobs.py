@@ -9,7 +9,7 @@ class LogprobRequest:
 
     Attributes:
         logprobs: alternatives to report with each token's log-probability; None reports nothing.
-        drawn: whether to report the distribution that tokens are drawn from.
+        drawn: whether to report the distribution that tokens are sampled from.
     """
 
     logprobs: int | None = None
@@ -38,7 +38,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """The id that a prompt begins with, which nothing predicts, and an entry for each other one."""
+    """The first id of a prompt, which nothing predicts, and an entry for each other id."""
 
     first: int
     following: tuple[TokenLogprob, ...]

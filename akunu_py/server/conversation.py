@@ -240,7 +240,7 @@ def _hold_calls(
 
     if strict and (unmet := make_checked(lambda: calls(strict).calls_only()).unmet):
         why = f"a `strict` one cannot demand {unmet[0]}"
-        raise UnreadableRequestError(f"The schemas of the tools cannot be followed: {why}.")
+        raise UnreadableRequestError(f"The schemas of the tools cannot be used: {why}.")
 
     def is_simple(tool: dict[str, Any]) -> bool:
         try:

@@ -336,7 +336,7 @@ def schema_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = False) ->
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         reason = one_line(str(error))
     if reason:
-        raise UnreadableRequestError(f"The JSON schema cannot be followed: {reason}.")
+        raise UnreadableRequestError(f"The JSON schema cannot be used: {reason}.")
     return replace(grammar, unmet=unmet)
 
 

@@ -299,7 +299,7 @@ class _Chunks:
 
 def _warning(unmet: Sequence[str]) -> dict[str, str]:
     """The header that says what of a schema the answer may not follow."""
-    said = ascii(f"The schema is followed without {', '.join(unmet)}."[:500])
+    said = ascii(f"The schema is enforced without {', '.join(unmet)}."[:500])
     return {"Warning": f'299 akunu_py "{said[1:-1]}"'}
 
 
