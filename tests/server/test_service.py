@@ -43,7 +43,7 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
         with held.dial("/completion", completion(prompt="b")):
             while not held.service.worker.queue_depth:
                 pass
-        assert held.log.wait_for("499").endswith(": the client left")
+        assert held.log.wait_for("499").endswith(": the client disconnected")
         engine.release()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()
