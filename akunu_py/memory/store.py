@@ -373,5 +373,5 @@ def _delete_database(folder: Path) -> None:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether SQLite says that a file is malformed or no database: it has no type for this error."""
+    """Whether SQLite calls a file malformed or no database: it has no type for this error."""
     return type(error) is sqlite3.DatabaseError

@@ -25,8 +25,8 @@ PROPOSAL_SHARE: Final = 0.02
 """The fraction of all time that proposals without a draft may take."""
 
 USUAL_TOKEN_COST: Final = 0.12
-"""What verifying one draft token usually costs, in forward passes: a compromise between the measured
-chips, for planners that do not know the costs."""
+"""What verifying one draft token usually costs, in forward passes: a compromise between the
+measured chips, for planners that do not know the costs."""
 
 _UNSURE: Final = 0.5
 """Guesses are made if a copy is less likely to be right than this."""

@@ -432,7 +432,7 @@ def test_caches_and_then_idle_models_go_before_the_machine_swaps(
         assert all(any(slot.nbytes for slot in one.engine.slots) for one in pool.services)
         short.set()
         server.log.wait_for("memory is short: emptying the caches of earlier requests")
-        server.log.wait_for("memory is short: somebody/talker is unloaded")
+        server.log.wait_for("memory is short: unloading somebody/talker")
         while len(pool.seats) > 1:
             pass
         assert not any(slot.nbytes for slot in server.service.engine.slots)
