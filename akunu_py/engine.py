@@ -106,7 +106,9 @@ class Engine:
             store=prompt_store,
             drafts=self.speculation.draft_model,
         )
-        self.batch = Batch(model, self.costs.together, self._prefixes.may_join)
+        self.batch = Batch(
+            model, self.costs.together, self._prefixes.may_join, self.speculation.rates
+        )
         self.runner = Runner(
             model,
             backend,
