@@ -171,6 +171,11 @@ class ModelOptions:
                 "`prompt_cache_file`, not both."
             )
 
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it is the bundled model as it comes."""
+        return self.name == BUNDLED_MODEL and self.adapter_path is None
+
     def kv_quantization(self, form: KVForm) -> KVQuantization | None:
         """How keys and values are quantized, if they are, with the form that suits the machine."""
         if self.kv_bits is None:
