@@ -133,8 +133,9 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
         local = LocalModel(name, folder)
         if local.modules and (why_not := local.why_not):
             raise ModelLoadError(f"{name} cannot be used: {why_not}.")
+        how = {"get_model_classes": _body_classes} if local.kind == "embedding" else {}
         network, config = utils.load_model(
-            folder, lazy=ranks > 1, trust_remote_code=options.trust_remote_code
+            folder, lazy=ranks > 1, trust_remote_code=options.trust_remote_code, **how
         )
         tokenizer = _tokenizer_of(folder, config, template, options.trust_remote_code)
     except AkunuError:
@@ -154,6 +155,21 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     return LoadedNetwork(
         network, tokenizer, config, name, folder, layout, adapter, parameters, nbytes
     )
+
+
+def _body_classes(config: dict[str, Any]) -> tuple[Any, Any]:
+    """mlx-lm's classes for an embedding model, which needs no output matrix: its files often have
+    none, and name the parts of the body as if it were the whole."""
+    config["tie_word_embeddings"] = True
+    whole, arguments = utils._get_classes(config)
+
+    class Body(whole):  # type: ignore[misc, valid-type]
+        def sanitize(self, weights: dict[str, mx.array]) -> Any:
+            bare = {name.removeprefix("model."): weight for name, weight in weights.items()}
+            kept = (name for name in bare if not name.startswith("lm_head."))
+            return super().sanitize({f"model.{name}": bare[name] for name in kept})
+
+    return Body, arguments
 
 
 def _check_memory(folder: Path, needed: int) -> None:

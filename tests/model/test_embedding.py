@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
@@ -67,6 +68,17 @@ def test_a_text_that_does_not_fit_into_memory_is_refused(
     monkeypatch.setattr(embedding, "free_device_bytes", lambda: 1000)
     with pytest.raises(ContextOverflowError, match="300 tokens does not fit into the free memory"):
         vectors(engine, TEXTS, "mean")
+
+
+def test_files_of_a_body_alone_load(folder: Path, tmp_path: Path) -> None:
+    """As Qwen3-Embedding has them: names without `model.`, and no output matrix, though its
+    configuration says that there is one."""
+    bare = write_qwen(tmp_path / "Qwen3-Embedding-bare", tie_word_embeddings=False)
+    found: Any = mx.load(str(folder / "model.safetensors"))
+    body = {name.removeprefix("model."): weight for name, weight in found.items()}
+    mx.save_safetensors(str(bare / "model.safetensors"), body)
+    own = akunu_py.load(str(bare))
+    assert is_close(vectors(own, TEXTS, "mean"), [pooled(folder, text, "mean") for text in TEXTS])
 
 
 def test_qwens_class_of_tokenizers_keeps_the_end(tmp_path: Path) -> None:
