@@ -24,6 +24,7 @@ from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.owner import Owner
 from akunu_py.model.target_model import TargetModel
+from akunu_py.planning.known_costs import KnownCosts
 from akunu_py.planning.row_class import RowClass
 from akunu_py.prompt import encode_prompt, encode_references
 from akunu_py.prompt_memory import ChunkSize, PromptMemory
@@ -73,6 +74,7 @@ class Runner:
         batch: runs one forward for several sequences that decode.
         prefixes: their caches.
         speculation: makes their drafting sessions.
+        costs: of forwards; says which rows exact answers are computed in.
         prefill_step_size: prompt tokens per forward; None leaves it to the backend.
 
     Attributes:
@@ -89,6 +91,7 @@ class Runner:
         batch: Batch,
         prefixes: PrefixPool,
         speculation: SpeculationState,
+        costs: KnownCosts,
         prefill_step_size: int | None,
     ) -> None:
         self.counters = EngineCounters()
@@ -97,6 +100,7 @@ class Runner:
         self._batch = batch
         self._prefixes = prefixes
         self._speculation = speculation
+        self._costs = costs
         self.samplers = SamplerFactory(model.tokenizer, model.vocabulary_size)
         self._memory = PromptMemory(model, backend, prefixes, prefill_step_size)
 
@@ -266,10 +270,10 @@ class Runner:
 
     def _tokens_to_keep(self, sequence: Sequence, *, has_states: bool) -> list[int]:
         """What later requests may reuse of the prompt and the answer of a sequence."""
-        options, speculation = sequence.options, self._speculation
+        options = sequence.options
         if options.scores_prompt:
             return []
-        rows = speculation.rows_of(options)
+        rows = self._costs.rows_of(options)
         if rows is None or options.max_tokens == 0:
             return sequence.tokens
         if not options.exact and has_states:  # one token less may cost them all of the answer
@@ -338,7 +342,7 @@ class Runner:
         now = perf_counter()
         stats.decode_since, stats.decode_s = sequence.prefilled, now - sequence.prefilled
         stats.ttft_s = stats.ttft_s or now - sequence.began
-        return _event(sequence, text, outcome, self._speculation.step_s(outcome.context))
+        return _event(sequence, text, outcome, self._costs.step_s(outcome.context))
 
     def _prefill(
         self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float
@@ -426,7 +430,7 @@ class Runner:
             )
             session.begin(prompt, references, slot.cache.head)
         sequence.stats.draft_s += perf_counter() - begun
-        rows = self._speculation.rows_of(options)
+        rows = self._costs.rows_of(options)
         target = ModelTarget(
             self._model,
             slot.cache,

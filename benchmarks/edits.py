@@ -75,10 +75,11 @@ def edited(
         engine.reset()
         prompt, asked = request_for(engine.tokenizer, question, options)
         if own:
-            return engine.stream(prompt, asked)
+            yield from engine.stream(prompt, asked)
+            return
         end = sorted(engine.tokenizer.end_tokens)[0]
         forced = [*engine.tokenizer.encode_plain(right_answer(before, after, form)), end]
-        return engine.stream(Request(prompt, asked, sampler=ForcedSampler(prompt, forced)))
+        yield from engine.stream(Request(prompt, asked, sampler=ForcedSampler(prompt, forced)))
 
     try:
         list(edit.answer(ask))
@@ -241,9 +242,9 @@ def main() -> None:
     if options.requests:
         record(options.name, "Edits as requests", requests_body(engine, pairs))
         return
-    engine.speculation.find_costs()
+    engine.costs.alone()
     with suppress(BackendError):  # a busy machine: planned as on a similar one
-        engine.speculation.trust(measure_costs_with_bar(engine))
+        engine.costs.trust(measure_costs_with_bar(engine))
     drafting, plain = Options(max_tokens=None), Options(max_tokens=None, drafter="none")
     lanes: dict[str, Callable[[Path, Pair], Outcome]] = {
         form: partial(edited, engine, options=drafting, form=form) for form in FORMATS

@@ -25,18 +25,18 @@ from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.calibration.cost_store import CostStore, published_curves
 from akunu_py.calibration.measure import find_row_class, measure_and_store
 from akunu_py.calibration.row_classes import RowClassSearch
-from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS, ModelOptions, Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.row_class import RowClass
+from akunu_py.planning.row_class import BLOCK_ROWS, RowClass
 from akunu_py.planning.theory import COPY_ACCEPTANCE, predicted_speedup
 from benchmarks.records import markdown_table, options_of, progress_line, record, time_in_turns
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter
+from tests.planning.curves import LINEAR
 from tests.rounding import CHIPS, Chip, attention_of, round_as
 from tests.tiny_model import write_tiny_model
 
@@ -46,6 +46,8 @@ _FIRST_CONTEXT: Final = 16
 _LIKE_M3: Final = RowClass(2, ((0, 8),))
 """What M3 and later should show for 4-bit weights: a step is padded to two rows, and attention has
 another kernel from nine rows on."""
+_LIKE_M1: Final = RowClass(1, ((0, 5),))
+_M1: Final = "m1, m2 (stand-in)"
 _SAMPLED: Final = Sampling(temperature=0.8)
 _FORMS: Final = ("4 bits", "16 bits", "float32")
 
@@ -89,7 +91,7 @@ class Examination:
         by a script that is wrong now and then, as heads are."""
         sampling = replace(_SAMPLED, seed=number) if number % 2 else Sampling()
         name = "ngram" if number // 2 % 2 else "script"
-        drafted = Options(_TOKENS, sampling, drafter=name, num_draft_tokens=8)
+        drafted = Options(_TOKENS, drafter=name, num_draft_tokens=8).sampled_as(sampling)
         for way, exact in (("alike", True), ("class ignored", False)):
             options = replace(drafted, exact=exact)
             plain = self._turns(prompt, replace(options, drafter="none"))
@@ -155,10 +157,10 @@ def examine_chip(chip: Chip, prompts: int, curve: CostCurve) -> tuple[RowClass, 
     return found, examination.different
 
 
-def predicted(curve: CostCurve) -> list[str]:
-    """The speed of steps, and of copies, in a class like that of an M3 and in blocks, over the
-    speed where nothing is exact."""
-    padded = curve.with_steps_of(_LIKE_M3.smallest)
+def predicted(curve: CostCurve, alike: RowClass) -> list[str]:
+    """The speed of steps, and of copies, in a class and in blocks, over the speed where nothing is
+    exact."""
+    padded = curve.with_steps_of(alike.smallest)
     step = curve.decode_s(0) / padded.decode_s(0)
 
     def copies(costs: CostCurve, most: int) -> float:
@@ -167,7 +169,7 @@ def predicted(curve: CostCurve) -> list[str]:
     free = copies(curve, MAX_PLANNED_TOKENS + 1)
     block_s = curve.verify_s(BLOCK_ROWS, 0)
     blocks = predicted_speedup(curve, BLOCK_ROWS - 1, COPY_ACCEPTANCE, 0)
-    own = step * copies(padded, _LIKE_M3.largest)
+    own = step * copies(padded, alike.largest)
     return [
         f"{step:.2f}", f"{own / free:.2f}", f"{curve.decode_s(0) / block_s:.2f}",
         f"{blocks / free:.2f}", f"{free:.2f}",
@@ -214,7 +216,7 @@ def measure_form(form: str, repeats: int, limit_s: float) -> tuple[list[str], di
         way: Spread.of([b / a for a, b in zip(times[way], times["--no-exact"], strict=True)])
         for way in ("as usual", "--exact")
     }
-    usual = engine.speculation.exactness(ways["as usual"])
+    usual = engine.costs.exactness(ways["as usual"])
     row = [
         form, str(found) if found.allows_drafts else "none", f"{found.rows:,}",
         f"{found.seconds:.0f}", usual, f"{speeds['as usual']:.2f}", f"{speeds['--exact']:.2f}",
@@ -224,7 +226,7 @@ def measure_form(form: str, repeats: int, limit_s: float) -> tuple[list[str], di
 
 def simulate(prompts: int, name: str) -> None:
     """The record of the chips: simulated ones, and what classes cost on those with known costs."""
-    curves = {word: named.curve for word, named in published_curves().items()}
+    curves = {word: named.curve for word, named in published_curves().items()} | {_M1: LINEAR}
     progress, chips = progress_line("chips"), {}
     for done, (word, chip) in enumerate(CHIPS.items(), start=1):
         chips[word] = examine_chip(chip, prompts, curves["m3-max"])
@@ -244,12 +246,15 @@ def simulate(prompts: int, name: str) -> None:
             ),
             "Speed over that of answers that are not exact, predicted from published costs: in a "
             f"class of {_LIKE_M3.smallest} to {_LIKE_M3.largest} tokens, as M3 and later should "
-            f"have for 4-bit weights, and in blocks of {BLOCK_ROWS}. Copies are right in "
+            f"have for 4-bit weights, and in blocks of {BLOCK_ROWS}. No costs of M1 and M2 are "
+            "published: a curve stands in where each row costs a step, in a class of "
+            f"{_LIKE_M1.smallest} to {_LIKE_M1.largest}. Copies are right in "
             f"{COPY_ACCEPTANCE:.0%} of tokens; the last column is what they bring there.",
             markdown_table(
                 ["costs", "class, no drafts", "class, copies", "blocks, no drafts",
                  "blocks, copies", "copies, not exact"],
-                [[word, *predicted(curve)] for word, curve in curves.items()],
+                [[word, *predicted(curve, _LIKE_M1 if word == _M1 else _LIKE_M3)]
+                 for word, curve in curves.items()],
             ),
         )
     )  # fmt: skip

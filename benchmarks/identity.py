@@ -84,7 +84,7 @@ class Examinee:
                 self._ways[name + _EXACT] = replace(drafted, exact=True)
         self.others = ("mlx-lm", *(way for way in self._ways if way != _PLAIN))
         exact_plain = replace(self._ways[_PLAIN], exact=True)
-        if exact and engine.speculation.rows_of(exact_plain):
+        if exact and engine.costs.rows_of(exact_plain):
             self._ways[_PLAIN + _EXACT] = exact_plain
         self.costs = {way: Stats() for way in self._ways}
 

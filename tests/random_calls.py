@@ -12,7 +12,7 @@ from typing import Any
 import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.events import Completion
-from akunu_py.options import Options, Sampling
+from akunu_py.options import Options
 from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import Step
 from akunu_py.text.call_reader import ToolCall
@@ -79,7 +79,7 @@ def check_call(engine: Engine, seed: int) -> Completion:
     """Has a model call one of some random tools; mlx-lm can parse the call, it is the same streamed
     and whole, and its arguments are valid."""
     tools = random_tools(seed)
-    options = Options(900, Sampling(temperature=1.0, seed=seed), drafter="ngram")
+    options = Options(900, temperature=1.0, seed=seed, drafter="ngram")
     job = ChatJob.begin(
         engine.tokenizer, MESSAGES, options, Tools(tuple(tools), must_call=True, one_call=True), {}
     )

@@ -14,7 +14,6 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
-from akunu_py import Options, Sampling
 from akunu_py.cache.prompt_store import PromptStore
 from akunu_py.cache.windows import SLACK
 from akunu_py.drafting.base import Draft
@@ -22,6 +21,7 @@ from akunu_py.engine import Engine
 from akunu_py.events import Completion
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_tokenizer
+from akunu_py.options import Options, Sampling
 from akunu_py.text.tokenizer import Tokenizer
 from tests.architectures import (
     IN_TURNS,
@@ -42,7 +42,7 @@ PREFILL_STEP = 2 * WINDOW + 5
 GREEDY = Options(12, drafter="script", num_draft_tokens=4)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=11)
 OPTIONS = {
-    "exact and sampled": replace(GREEDY, sampling=SAMPLED, exact=True),
+    "exact and sampled": replace(GREEDY, exact=True).sampled_as(SAMPLED),
     "longer than a window": replace(GREEDY, num_draft_tokens=WINDOW + 4),
 }
 PROMPT = random_tokens(5, 4 * WINDOW)
@@ -81,8 +81,8 @@ class Subject:
     def plain(self, prompt: Sequence[int], options: Options) -> Completion:
         """The answer without drafts, computed once, from an empty cache."""
         exact = self.is_in_blocks(options)
-        plain = Options(
-            options.max_tokens, options.sampling, drafter="none", logprobs=0, exact=exact
+        plain = Options(options.max_tokens, drafter="none", logprobs=0, exact=exact).sampled_as(
+            options
         )
         if (key := (tuple(prompt), plain)) not in self._answers:
             self.engine.reset()
@@ -91,7 +91,7 @@ class Subject:
 
     def is_in_blocks(self, options: Options) -> bool:
         """Whether all forwards of an answer have the same shape."""
-        return self.engine.speculation.rows_of(options) is not None
+        return self.engine.costs.rows_of(options) is not None
 
     def write_script(self, prompt: Sequence[int], options: Options) -> None:
         self.script = ScriptedDrafter(len(prompt), self.plain(prompt, options).token_ids)

@@ -56,7 +56,7 @@ def constraint_of(engine: Engine, job: ChatJob, steps: int) -> Constraint:
 
 def answer(engine: Engine, job: ChatJob, sampling: Sampling, tokens: int) -> tuple[str, Part]:
     """How an answer to a job ends, and its parts as one."""
-    options = replace(job.options, sampling=sampling, max_tokens=tokens)
+    options = replace(job.options, max_tokens=tokens).sampled_as(sampling)
     completion = engine.generate(str(job.prompt), options)
     parser = job.parser()
     found = joined([*parser.feed(completion.text), *parser.finish()])
@@ -196,7 +196,9 @@ def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str
     engine = family_engine("gemma4")
     given = tool(type="object", properties={"a": value}, required=["a"])
     job = begin(engine, given, must_call=True, one_call=True)
-    answers = [answer(engine, job, Sampling(1.0, seed=seed), 90)[1] for seed in range(3)]
+    answers = [
+        answer(engine, job, Sampling(temperature=1.0, seed=seed), 90)[1] for seed in range(3)
+    ]
     found = {call.input["a"] for (call,) in (one.calls for one in answers)}
     assert found <= {1, 0, "foo", "bar"}
 
@@ -216,7 +218,7 @@ def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family
     engine = family_engine(family)
     tools = [{"type": "function", "function": {"name": name}} for name in ("first", "second")]
     job = begin(engine, *tools, must_call=True)
-    finish, found = answer(engine, job, Sampling(1.0, seed=2), 200)
+    finish, found = answer(engine, job, Sampling(temperature=1.0, seed=2), 200)
     assert found.calls
     assert {call.name for call in found.calls} <= {"first", "second"}
     assert finish == "length" or not found.content

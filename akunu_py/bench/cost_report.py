@@ -15,6 +15,7 @@ from akunu_py.planning.theory import (
     assess,
     break_even,
     predicted_speedup,
+    price_of_blocks,
     price_of_class,
 )
 
@@ -123,7 +124,11 @@ def exactness_of(curve: CostCurve) -> str:
         return "Drafts may change near-ties; `bench cost` finds out what --exact costs"
     compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
     if not alike.allows_drafts:
-        return f"No forward passes of several tokens are known to compute a row alike ({compared})"
+        return (
+            "No forward passes of several tokens are known to compute a row alike at a lower price "
+            f"than blocks have ({compared}): with --exact, drafts change no token, which costs "
+            f"{price_of_blocks(curve):.0%}"
+        )
     usual = affordable(curve, alike, FREE)
     price = price_of_class(curve, alike)
     when = "with --exact" if usual is None else "by default, in an answer that is computed alone,"

@@ -78,6 +78,10 @@ class Unfinished:
     row_classes: RowClassSearch | None = None
 
 
+Calibrate = Callable[[TargetModel, Backend], CostCurve]
+"""Returns what is known or expected of what forwards of a model cost on a machine."""
+
+
 def find_cost_curve(
     model: TargetModel, backend: Backend, *, store: CostStore | None = None
 ) -> CostCurve:

@@ -20,13 +20,13 @@ import numpy as np
 
 from akunu_py.cache.model_cache import Rollback
 from akunu_py.cache.states import arrays_of
-from akunu_py.decoding.batch_trial import why_not_batched
 from akunu_py.machine.device_memory import free_device_bytes
+from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.row_class import RowClass, runs_of
-from akunu_py.planning.theory import best_num_draft_tokens, price_of_class
+from akunu_py.planning.theory import best_num_draft_tokens, price_of_blocks, price_of_class
 
 ROWS: Final = 3000
 """If one row in a thousand differs, that is seen in 95 of 100 searches."""
@@ -115,6 +115,8 @@ class RowClassSearch:
                 runs = [run for run in runs if run[0] == 1]
             prices = {run: price_of_class(curve, RowClass(run[0], ((0, run[1]),))) for run in runs}
             for smallest, largest in sorted(runs, key=lambda run: prices[run]):
+                if prices[smallest, largest] > price_of_blocks(curve):
+                    break
                 if prices[smallest, largest] > most_price:
                     return None
                 proved = self._largest_alike(probe, smallest, largest, self._rows)

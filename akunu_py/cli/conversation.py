@@ -263,22 +263,22 @@ def _read_message(message: Any) -> Message:
 def _read_options(saved: dict[str, Any]) -> Options:
     limit = saved["max_tokens"]
     # A file of an older version has fewer settings; the defaults do what that version did.
-    settings = asdict(Options()) | saved
-    sampling = asdict(Sampling()) | settings["sampling"]
+    settings = asdict(Options()) | saved | saved.get("sampling", {})
     plain = {
-        name: _typed(sampling[name], *_KINDS[type(default)])
+        name: _typed(settings[name], *_KINDS[type(default)])
         for name, default in asdict(Sampling()).items()
         if name != "logit_bias"
     }
     biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
-              sampling["logit_bias"]]  # fmt: skip
+              settings["logit_bias"]]  # fmt: skip
     drafter = settings["drafter"]
     if drafter not in DRAFTERS:
         drafter = "auto"  # a chat may have been saved with a drafter that is gone
     try:
         return Options(
             max_tokens=_typed(limit, int, NoneType),
-            sampling=Sampling(**plain, logit_bias=tuple(biases)),
+            **plain,
+            logit_bias=tuple(biases),
             stop=tuple(_typed(stop, str) for stop in settings["stop"]),
             drafter=drafter,
             num_draft_tokens=_typed(settings["num_draft_tokens"], int, NoneType),

@@ -117,7 +117,7 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
     """
     from akunu_py.calibration.measure import find_cost_curve  # noqa: PLC0415  (needs MLX)
 
-    if engine.speculation.why_impossible:
+    if engine.model.why_no_drafts:
         return None, ""
     try:
         known = find_cost_curve(engine.model, engine.backend)

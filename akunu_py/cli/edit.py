@@ -121,13 +121,13 @@ def _outcome(
 def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
     """Measures for a few seconds what forward passes cost, if nobody knows it and the user sees
     why that takes time: only then is it known what drafts bring."""
-    speculation = engine.speculation
-    if not settings.options.drafts or speculation.why_impossible or not sys.stderr.isatty():
+    costs = engine.costs
+    if not settings.options.drafts or engine.model.why_no_drafts or not sys.stderr.isatty():
         return
-    speculation.find_costs()
-    if speculation.cost_curve is None:
+    costs.alone()
+    if costs.measured is None:
         with suppress(BackendError):  # on a busy machine: then nothing is said of what drafts bring
-            speculation.trust(measure_costs_with_bar(engine))
+            costs.trust(measure_costs_with_bar(engine))
 
 
 class _Editor:

@@ -105,7 +105,7 @@ class GenerateSettings:
                     raise InvalidRequestError(f"`{name}` needs `as_question`.")
         if self.as_json and self.show_drafts:
             raise InvalidRequestError("`show_drafts` marks printed text; omit `as_json`.")
-        check_xtc(self.options.sampling)
+        check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 
@@ -126,7 +126,7 @@ class ChatSettings:
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
             raise InvalidRequestError("A chat needs `max_tokens` of 1 or more, or -1 for no limit.")
-        check_xtc(self.options.sampling)
+        check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 
@@ -181,7 +181,7 @@ class EditSettings:
             raise InvalidRequestError(
                 "`output` changes no file; omit `applies`, `checks` and `backup`."
             )
-        check_xtc(self.options.sampling)
+        check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 

@@ -82,9 +82,8 @@ class TerminalScreen(Screen):
         model = settings.model
         self._model = printable(model.name)
         self._options = settings.options
-        is_bundled = model.name == BUNDLED_MODEL and model.adapter_path is None
-        self._examples = EXAMPLES if is_bundled and not settings.quiet else ()
-        self._describes = not is_bundled and not settings.quiet
+        self._examples = EXAMPLES if model.is_bundled and not settings.quiet else ()
+        self._describes = not model.is_bundled and not settings.quiet
         self._palette = palette_for(sys.stdout)
         self._bar = prefill_bar(sys.stdout)
         self._session: PromptSession[str] = PromptSession(
@@ -220,11 +219,11 @@ def describe_model(engine: "Engine", options: Options) -> str:
 def _drafting(engine: "Engine", options: Options) -> str:
     if not options.drafts:
         return "drafting is off"
-    if engine.speculation.why_impossible:
+    if engine.model.why_no_drafts:
         return "no drafting with this model"
     if options.num_draft_tokens is not None:
         return f"up to {options.num_draft_tokens} draft tokens per round"
-    if (curve := engine.speculation.cost_curve) is None:
+    if (curve := engine.costs.measured) is None:
         return "drafting where it pays"
     from akunu_py.bench.cost_report import CostReport  # noqa: PLC0415  (not for the first prompt)
 

@@ -24,20 +24,6 @@ from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
 
-BLOCK_ROWS: Final = 3
-"""`--exact` where no sizes of forwards compute a row alike: the rows of every forward.
-
-Kernels for different sizes differ in the last bits, so two close logits can change places. So an
-exact answer is divided into blocks, and every forward computes one whole block: what is known of
-it, then the draft, then padding. A position then always has the same row of a forward of the same
-size over the same number of keys, whatever was drafted. (Thinking Machines, "Defeating
-Nondeterminism in LLM Inference", 2025, use kernels with one order of summation for all sizes; MLX
-has none.)
-
-`benchmarks/exact.py` compares other sizes: three rows lose less where no draft fits than four do,
-and copies gain nearly as much.
-"""
-
 _NO_LOGPROBS: Final = LogprobRequest()
 
 

@@ -20,7 +20,12 @@ from mlx_lm import utils
 from akunu_py.cache.batched import BatchedCaches
 from akunu_py.cache.head_cache import HeadCache
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
-from akunu_py.cache.model_cache import KEPT_TOKENS, Rollback, make_kv_cache
+from akunu_py.cache.model_cache import (
+    KEPT_TOKENS,
+    Rollback,
+    make_kv_cache,
+    no_rollback_reason,
+)
 from akunu_py.cache.states import make_recordable, record
 from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
@@ -44,6 +49,8 @@ _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _SAMPLES: Final = 64
 """Values of each weight that a fingerprint has in order; of the others it has the sum."""
+_SEES_AHEAD: Final = "phi3small"
+"""The model of mlx-lm whose tokens see later ones; `tests/test_architectures.py` finds it."""
 
 
 class TargetModel:
@@ -107,6 +114,16 @@ class TargetModel:
         self._intercepts = False
         if self.row_split is not None:
             self._intercept()
+
+    @cached_property
+    def why_no_drafts(self) -> str | None:
+        """One line for the user if drafts would change answers or cannot be dropped."""
+        if self.config.get("model_type") == _SEES_AHEAD:
+            return (
+                "Speculation is off: in mlx-lm's form of this model, a token sees those after it "
+                "in the same forward, so drafts would change the answer."
+            )
+        return no_rollback_reason(self.make_cache(1))
 
     @property
     def full_name(self) -> str:

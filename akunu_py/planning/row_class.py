@@ -2,6 +2,7 @@
 
 Kernels add in an order that depends on how many rows a forward has, and on how many keys it attends
 to. Between two numbers at which that changes, neither drafts nor padding change a bit of a row.
+Where there are no such sizes, exact answers are computed in blocks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,19 @@ from typing import Any, Final
 
 FREE: Final = 0.03
 """Answers are exact without being asked to be, if that takes at most this fraction longer."""
+
+BLOCK_ROWS: Final = 3
+"""`--exact` where no sizes of forwards compute a row alike: the rows of every forward.
+
+Kernels for different sizes differ in the last bits, so two close logits can change places. So an
+exact answer is divided into blocks, and every forward computes one whole block: what is known of
+it, then the draft, then padding. A position then always has the same row of a forward of the same
+size over the same number of keys, whatever was drafted. (Thinking Machines, "Defeating
+Nondeterminism in LLM Inference", 2025, use kernels with one order of summation for all sizes; MLX
+has none.)
+
+Three rows lose less where no draft fits than four do, and copies gain nearly as much.
+"""
 
 _ANY: Final = 1 << 30
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.row_class import RowClass
+from akunu_py.planning.row_class import BLOCK_ROWS, RowClass
 
 _EVEN_ENOUGH: Final = 0.02
 """Draft lengths whose speed differs by less than this count as equally good."""
@@ -140,11 +140,21 @@ def price_of_class(curve: CostCurve, alike: RowClass) -> float:
     text of which nothing was drafted, or a copy, whichever is more."""
     padded = curve.with_steps_of(alike.smallest)
     step = padded.decode_s(0) / curve.decode_s(0)
-    best, own = (
-        max(predicted_speedup(costs, k, COPY_ACCEPTANCE, 0) for k in range(most))
-        for costs, most in ((curve, MAX_PLANNED_TOKENS + 1), (padded, alike.largest))
-    )
-    return step * max(1.0, best / own) - 1.0
+    return _price(curve, step, _best_copies(padded, alike.largest) / step)
+
+
+def price_of_blocks(curve: CostCurve) -> float:
+    """The same if they are blocks."""
+    step = curve.verify_s(BLOCK_ROWS, 0) / curve.decode_s(0)
+    return _price(curve, step, predicted_speedup(curve, BLOCK_ROWS - 1, COPY_ACCEPTANCE, 0))
+
+
+def _price(curve: CostCurve, step: float, copies: float) -> float:
+    return max(step, _best_copies(curve, MAX_PLANNED_TOKENS + 1) / copies) - 1.0
+
+
+def _best_copies(curve: CostCurve, most: int) -> float:
+    return max(predicted_speedup(curve, k, COPY_ACCEPTANCE, 0) for k in range(most))
 
 
 def affordable(curve: CostCurve, alike: RowClass, most_price: float) -> RowClass | None:

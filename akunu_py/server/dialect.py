@@ -142,7 +142,6 @@ def read_options(
         body.refuse("response_format", "cannot be combined with another grammar")
     return Options(
         max_tokens=None if wanted is None or wanted < dialect.least_limit else wanted,
-        sampling=_read_sampling(service, body, dialect),
         stop=_read_stops(body, stops),
         drafter=defaults.drafter,
         num_draft_tokens=_read_num_draft_tokens(body, defaults.num_draft_tokens),
@@ -155,7 +154,7 @@ def read_options(
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
         project=_read_project(whole, service.engine.memory),
-    )
+    ).sampled_as(_read_sampling(service, body, dialect))
 
 
 def read_prompts(

@@ -233,21 +233,20 @@ class _Reply(Reply):
 def _generation_settings(
     service: Service, options: Options, samplers: Sequence[str]
 ) -> dict[str, Any]:
-    sampling = options.sampling
     return {
         "n_ctx": service.engine.context_limit,
         "n_predict": -1 if options.max_tokens is None else options.max_tokens,
-        "seed": -1 if sampling.seed is None else sampling.seed,
-        "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": sampling.repetition_context_size,
+        "seed": -1 if options.seed is None else options.seed,
+        "repeat_penalty": options.repetition_penalty,
+        "repeat_last_n": options.repetition_context_size,
         "logit_bias": [
             {"token": token, "bias": None if bias == FORBIDDEN else bias}
-            for token, bias in sampling.logit_bias
+            for token, bias in options.logit_bias
         ],
         "stop": list(options.stop),
         "n_probs": options.logprobs or 0,
         "samplers": list(samplers),
-        **{name: getattr(sampling, name) for name in _SHARED},
+        **{name: getattr(options, name) for name in _SHARED},
         **_OFF,
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }

@@ -53,7 +53,7 @@ def _slots_of(service: Service) -> list[dict[str, Any]]:
         slot: dict[str, Any] = {
             "model": service.model_name,
             "n_ctx": engine.context_limit,
-            "speculative": engine.speculation.why_impossible is None,
+            "speculative": engine.model.why_no_drafts is None,
             "batched": service.why_in_turns is None,
             "is_processing": place in running,
         }
@@ -210,7 +210,7 @@ STATUS: Final = PoolEndpoint("GET", "/status.json", _status)
 def _engine_status(service: Service) -> dict[str, Any]:
     engine = service.engine
     model, backend, now = engine.model, engine.backend, time()
-    curve = engine.speculation.cost_curve
+    curve = engine.costs.measured
     return {
         "model": {
             "name": model.name,

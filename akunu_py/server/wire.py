@@ -7,10 +7,11 @@ knows neither ASGI nor disconnects. The engine's work begins when the response i
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.events import Completion, Event
+from akunu_py.options import BUNDLED_MODEL
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.errors import ApiError, noted_error
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from akunu_py.server.body import Body
     from akunu_py.server.service import Job, Service
 
+logger = logging.getLogger(__name__)
+
 STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
 NDJSON: Final = "application/x-ndjson"
@@ -40,6 +44,7 @@ ERRORS_COME_S: Final = 0.5
 """The status of a stream waits this long: the engine needs less to refuse what it cannot do."""
 SILENCE_S: Final = 5.0
 """Proxies and clients give up on streams that are silent for longer than 10 seconds or more."""
+_NOT_FOR_AGENTS: Final = f"{BUNDLED_MODEL} edits short Python code; it is not a model for agents."
 _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
@@ -196,8 +201,13 @@ class JobAnswer(Response):
         streams: bool,
         media_type: str = "text/event-stream",
     ) -> None:
-        grammar = jobs[0].options.grammar
-        self._warning = _warning(grammar.unmet) if grammar and grammar.unmet else {}
+        options, said = jobs[0].options, list[str]()
+        if options.grammar and (unmet := options.grammar.unmet):
+            said.append(f"The schema is followed without {', '.join(unmet)}.")
+        if options.sample_calls and service.model.name == BUNDLED_MODEL:
+            said.append(_NOT_FOR_AGENTS)
+            _warn_once(_NOT_FOR_AGENTS)
+        self._warning = _warning(" ".join(said)) if said else {}
         headers = {"Cache-Control": "no-cache"} | self._warning
         super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
@@ -293,10 +303,13 @@ class _Chunks:
                 await self.send((self._reply.keep_alive(),))
 
 
-def _warning(unmet: Sequence[str]) -> dict[str, str]:
-    """The header that says what of a schema the answer may not follow."""
-    said = ascii(f"The schema is followed without {', '.join(unmet)}."[:500])
-    return {"Warning": f'299 akunu_py "{said[1:-1]}"'}
+def _warning(said: str) -> dict[str, str]:
+    return {"Warning": f'299 akunu_py "{ascii(said[:500])[1:-1]}"'}
+
+
+@cache
+def _warn_once(said: str) -> None:
+    logger.warning(said)
 
 
 def spell(spelling: TokenBytes, token: int) -> str:

@@ -16,13 +16,11 @@ from mlx_lm.models.cache import KVCache as GrowingCache
 from mlx_lm.models.cache import QuantizedKVCache
 
 import akunu_py
-from akunu_py import Options, Sampling
 from akunu_py.cache import prompt_store
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.calibration.measure import CONTEXTS, contexts_of, cost_key
 from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
@@ -34,7 +32,10 @@ from akunu_py.options import (
     KVForm,
     KVQuantization,
     ModelOptions,
+    Options,
+    Sampling,
 )
+from akunu_py.planning.row_class import BLOCK_ROWS
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_network
 from tests.fakes import OracleDrafter, rounds_of

@@ -278,11 +278,11 @@ class TestEngine:
         assert measured == []
         assert answer.stats.setup_s > 0
         engine.measure_costs(lambda: True)
-        assert engine.speculation.cost_curve is None
+        assert engine.costs.measured is None
         engine.measure_costs(lambda: False)
         engine.measure_costs(lambda: False)
         assert len(measured) == 1
-        assert engine.speculation.cost_curve == alike
+        assert engine.costs.measured == alike
 
     def test_dear_classes_are_looked_for_once_an_exact_answer_was_asked_for(
         self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -368,6 +368,6 @@ def test_no_error_of_a_measurement_ends_the_engine(
     doubted = replace(LINEAR, doubt=DOUBTFUL)
     engine = akunu_py.load(str(tiny_model_dir), calibrate=lambda *_: doubted)
     engine.generate("one two", Options(max_tokens=4))
-    assert engine.speculation.wants_costs
+    assert engine.costs.wants_curve
     engine.measure_costs(lambda: False)
-    assert engine.speculation.wants_costs
+    assert engine.costs.wants_curve

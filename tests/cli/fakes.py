@@ -49,13 +49,16 @@ class FakeEngine:
     """
 
     def __init__(self, *answers: str, interrupts: int = 0, context: int = 1000) -> None:
-        self.model = SimpleNamespace(name="fake", on_lost=lambda _: None, rest=lambda: False)
+        self.model = SimpleNamespace(
+            name="fake",
+            on_lost=lambda _: None,
+            rest=lambda: False,
+            why_no_drafts="It is a fake.",
+        )
         self.context_limit = context
         self.tokenizer = FakeTokenizer()
         self.notices = ["It is only a fake."]
-        self.speculation = SimpleNamespace(
-            why_impossible="It is a fake.", exactness=lambda _: "exact up to near-ties"
-        )
+        self.costs = SimpleNamespace(exactness=lambda _: "exact up to near-ties")
         self.prompts: list[str] = []
         self.options: list[Options] = []
         self._answers = list(answers)

@@ -9,12 +9,12 @@ import pytest
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.target import BLOCK_ROWS
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions, Options, Sampling
+from akunu_py.planning.row_class import BLOCK_ROWS
 from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
@@ -108,7 +108,7 @@ class Conversation:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_drafts_change_no_token_in_16_bits(rounding_engine: Engine, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, seed=3)
-    drafted = Options(16, sampling, drafter="script", exact=True)
+    drafted = Options(16, drafter="script", exact=True).sampled_as(sampling)
     expected, _ = Conversation(rounding_engine, replace(drafted, drafter="none")).answers()
     assert len(set(expected[0])) > 4
     found, stats = Conversation(rounding_engine, drafted).answers(expected)

@@ -184,13 +184,13 @@ def test_an_interrupted_search_counts_each_row_once(tiny_model_dir: Path) -> Non
 def test_a_class_is_not_priced_for_every_token(tiny_model_dir: Path) -> None:
     with chip_model(ONE, "llama", tiny_model_dir) as model:
         engine = Answers(model, RowClass(1, ((0, 8),))).engine
-        calls, rows_of = 0, engine.speculation.rows_of
+        calls, rows_of = 0, engine.costs.rows_of
 
         def counted(options: Options) -> RowClass | int | None:
             nonlocal calls
             calls += 1
             return rows_of(options)
 
-        engine.speculation.rows_of = counted  # type: ignore[method-assign]
+        engine.costs.rows_of = counted  # type: ignore[method-assign]
         engine.generate([5, 9, 44], Options(100, drafter="none"))
     assert calls < 10

@@ -17,7 +17,8 @@ from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import ModelOptions, Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.row_class import RowClass, runs_of
+from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.row_class import BLOCK_ROWS, RowClass, runs_of
 from akunu_py.planning.theory import price_of_class
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter
@@ -67,6 +68,20 @@ def test_the_class_of_a_chip_is_found(name: str, tiny_model_dir: Path) -> None:
 def test_where_every_size_has_its_own_order_there_is_no_class(tiny_model_dir: Path) -> None:
     with chip_model(ANY_SIZE, "llama", tiny_model_dir) as model:
         assert not find(model, ANY_SIZE).allows_drafts
+
+
+def test_a_class_that_costs_more_than_blocks_is_none(tiny_model_dir: Path) -> None:
+    chip = Chip((1, 2, 3, 4))
+    dear = CostCurve((CostLevel(0, 1.0, ((1, 1.0), (3, 1.5), (4, 4.0), (9, 4.5))),))
+    with chip_model(chip, "llama", tiny_model_dir) as model:
+        assert find(model, chip).smallest == 4
+        found = search_for(chip).find(model, dear, 60.0, lambda: None)
+    assert found is not None
+    assert not found.allows_drafts
+    costs = KnownCosts(lambda: replace(dear, row_class=found))
+    assert costs.rows_of(Options(exact=True)) == BLOCK_ROWS
+    assert costs.exactness(Options(exact=True)) == "exact, in blocks, which costs 50%"
+    assert costs.rows_of(Options()) is None
 
 
 def test_what_is_alike_in_most_rows_only_is_no_class(tiny_model_dir: Path) -> None:
@@ -174,7 +189,7 @@ def test_drafts_change_no_token_in_a_class(
     """They would change some if the class were ignored; the context passes two edges."""
     sampling = Sampling(temperature=temperature, seed=3)
     with chip_model(CHIPS[name], "llama", tiny_model_dir) as model:
-        drafted = Options(32, sampling, drafter="script", num_draft_tokens=8)
+        drafted = Options(32, drafter="script", num_draft_tokens=8).sampled_as(sampling)
         plain = replace(drafted, drafter="none")
         alike = Answers(model, EXPECTED[name])
         expected = alike.texts(plain)

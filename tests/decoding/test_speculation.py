@@ -4,10 +4,10 @@ import pytest
 
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.speculation import SpeculationState
-from akunu_py.machine.backend import find_backend
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
+from akunu_py.planning.known_costs import KnownCosts
 from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
 from tests.planning.curves import FLAT
@@ -37,7 +37,7 @@ def reject(session: DraftSession) -> None:
 
 @pytest.fixture
 def speculation(model: TargetModel) -> SpeculationState:
-    return SpeculationState(model, find_backend(), lambda *_: FLAT)
+    return SpeculationState(model, KnownCosts(lambda: FLAT))
 
 
 @pytest.mark.parametrize("gap", [False, True])
@@ -67,11 +67,9 @@ EDGE = CostCurve((CostLevel(128, 0.010, ((1, 0.010), (4, 0.040), (8, 0.012), (33
 """A round over eight tokens is faster than one over four, which is padded if it may be."""
 
 
-def test_forwards_of_several_sequences_cost_what_they_cost_without_padding(
-    model: TargetModel,
-) -> None:
-    padding = SpeculationState(model, find_backend(), lambda *_: EDGE.padded)
-    alone, together = padding.find_costs(), padding.batch_costs(2)
+def test_forwards_of_several_sequences_cost_what_they_cost_without_padding() -> None:
+    padding = KnownCosts(lambda: EDGE.padded)
+    alone, together = padding.alone(), padding.together(2)
     assert together is not None
     assert EDGE.verify_s(4, 128) > 0.02
     for _ in range(2):
