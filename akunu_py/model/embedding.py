@@ -35,7 +35,7 @@ def compute_vectors(
     tokens. A text that does not fit into the free memory is a `ContextOverflowError`."""
     body = None if model.ranks else Body.of(model.network)
     if body is None:
-        raise InvalidRequestError(f"{model.name} is split, or of an unknown layout.")
+        raise InvalidRequestError(f"{model.name} is split, or unknown inside: take another.")
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
     longest = len(texts[order[0]])
     if (needed := model.cache_bytes(longest)) > (free := free_device_bytes()):

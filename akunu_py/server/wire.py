@@ -50,8 +50,8 @@ _MIN_LOGPROB: Final = -9999.0
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
 _EXAMPLES: Final[Mapping[str | None, str]] = {
-    "embedding": ", as from `akunu_py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ`.",
-    "reranking": ", as from `akunu_py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8`.",
+    "embedding": "; `akunu_py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
+    "reranking": "; `akunu_py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
 }
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=lambda part: part()

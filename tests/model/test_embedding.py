@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mlx.core as mx
@@ -11,10 +12,13 @@ import pytest
 
 import akunu_py
 from akunu_py.engine import Engine
-from akunu_py.errors import ContextOverflowError, ModelLoadError
+from akunu_py.errors import ContextOverflowError, InvalidRequestError, ModelLoadError
+from akunu_py.machine.backend import find_backend
 from akunu_py.model import embedding
 from akunu_py.model.embedding import compute_vectors
 from akunu_py.model.library import LocalModel
+from akunu_py.model.target_model import TargetModel
+from tests.architectures import config, make_network
 from tests.qwen import POOL, add_modules, pooled, states, weights_of, write_qwen
 
 TEXTS = [[5, 9, 13, 2], [7], list(range(40)), [3] * 300, [1, 2, 3], [8] * 130]
@@ -49,6 +53,27 @@ def test_vectors_are_pooled_states(engine: Engine, folder: Path, pooling: str) -
     for text, vector in zip(TEXTS, together, strict=True):
         assert is_close(vector, pooled(folder, text, pooling))
         assert is_close(vector, vectors(engine, [text], pooling)[0]), "company changes nothing"
+
+
+@pytest.mark.parametrize("family", ["gemma2", "lfm2", "qwen3_next", "deepseek_v3"])
+def test_company_changes_nothing_in_other_layers(family: str) -> None:
+    """Windows, short convolutions, recurrences and latent attention."""
+    network: Any = make_network(family)
+    model = TargetModel(
+        network, None, config(family), name=family, layout="dense"  # type: ignore[arg-type]
+    )  # fmt: skip
+    engine: Any = SimpleNamespace(model=model, backend=find_backend())
+    texts = [[1, 2, 3], [4] * 140, [5, 6], [7, 8, 9, 10]]
+    for text, vector in zip(texts, vectors(engine, texts, "mean"), strict=True):
+        assert is_close(vector, vectors(engine, [text], "mean")[0])
+
+
+def test_a_model_that_is_split_among_processes_is_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.model, "ranks", "two processes")
+    with pytest.raises(InvalidRequestError, match="is split"):
+        vectors(engine, TEXTS, "mean")
 
 
 def test_logits_of_some_tokens(engine: Engine, folder: Path) -> None:
