@@ -248,12 +248,17 @@ class Reasoning:
         start, end: the marks around it.
         is_open: whether the prompt ends with the first one.
         budget: how many tokens it may have before a grammar; None sets no limit.
+        again: begins another message, if answers are messages with headers; then there may be
+            several with reasoning.
+        headers: of messages that are text, the usual one first.
     """
 
     start: str
     end: str
     is_open: bool = False
     budget: int | None = None
+    again: str = ""
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,10 +266,14 @@ class Wake:
     """When a grammar holds for parts of an answer only: each begins with a `mark`, text or control
     tokens, with which the grammar itself begins and which the model has emitted, and ends where
     the grammar is complete. The answer ends with the first part if it is allowed only `once`.
+
+    With `headers`, the answer itself begins with a part, without the mark, and goes on after a part
+    that is only a header.
     """
 
     mark: str
     once: bool = False
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +292,7 @@ class Grammar:
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
         wake: when it holds; None for the whole answer.
+        headed: whether the headers of messages (see `Reasoning`) are in it.
         unmet: what a schema demands that the grammar cannot hold an answer to.
         compiled: what `Engine.compile` made of it.
 
@@ -293,6 +303,7 @@ class Grammar:
     kind: GrammarKind
     source: str
     wake: Wake | None = None
+    headed: bool = False
     unmet: tuple[str, ...] = ()
     compiled: object = field(default=None, compare=False, repr=False)
 

@@ -63,12 +63,12 @@ class ParrotNetwork:
         return history[spoken] if spoken < begins[-1] else self._end
 
 
-def parrot_engine(folder: Path) -> Engine:
+def parrot_engine(folder: Path, template: str = TEMPLATE) -> Engine:
     """An engine on a parrot, which was made for chats: it thinks, and knows tools, but no gaps."""
     write_tiny_model(folder, max_position_embeddings=16384)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(
-        json.dumps(settings | {"chat_template": TEMPLATE})
+        json.dumps(settings | {"chat_template": template})
     )
     rename_tokens(folder / "tokenizer.json", "<think>", "</think>", "<none>")
     backend = find_backend()

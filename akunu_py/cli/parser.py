@@ -19,6 +19,7 @@ from akunu_py.cli.settings import (
     EditSettings,
     GenerateSettings,
     IndexSettings,
+    LaunchSettings,
     ListSettings,
     PsSettings,
     PullSettings,
@@ -58,6 +59,8 @@ COMMANDS: Final = (
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("edit", "changes files as you say, and shows what it changes", EditSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
+    Command("launch", "starts a coding agent with a running server; what follows -- is for it",
+            LaunchSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
     Command("show", "what the files of a model say", ShowSettings, "models"),
@@ -107,8 +110,9 @@ def parse(words: Sequence[str]) -> Invocation:
     if not words:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
-    named, unknown = parser.parse_known_args(words)
-    given = vars(named)
+    at = words.index("--") if words[0] == "launch" and "--" in words else len(words)
+    named, unknown = parser.parse_known_args(words[:at])
+    given = vars(named) | {"arguments": list(words[at + 1 :])}
     command: Command = given.pop("command")
     options = {option.name: option for option in _options_of(command.settings)}
     if unknown:

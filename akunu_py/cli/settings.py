@@ -35,6 +35,7 @@ from akunu_py.server.settings import ServerSettings
 BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
 ANSWERS: Final = ("own", "forced")
+LAUNCHED: Final = ("codex", "claude", "opencode", "aider")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
@@ -251,6 +252,25 @@ class PsSettings:
     """Which server to ask."""
 
     url: str = option("http://127.0.0.1:8080", "the address of the server", metavar="URL")
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """A client to start, and the server that it uses."""
+
+    # fmt: off
+    client: str = option("", ", ".join(LAUNCHED), flag="CLIENT", choices=LAUNCHED, required=True)
+    model: str | None = option(None, "the model that it uses", metavar="NAME",
+        shown="the server's first one")
+    host: str = borrowed(ServerSettings, "host", help="the server's address", shown=None)
+    port: int = borrowed(ServerSettings, "port", help="its port")
+    api_key_file: str | None = borrowed(ServerSettings, "api_key_file")
+    prints: bool = option(False, "only print the command, for your own settings", flag="--print")
+    arguments: tuple[str, ...] = option((), "what follows --", flag=None)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def _show(pool: Pool, body: Body) -> Response:
     template = "{{ .Prompt }}"  # the chat template is in another language
     if fills:
         template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
-    abilities = {"insert": fills, "tools": not format_.in_words, "thinking": format_.think_start}
+    abilities = {"insert": fills, "tools": format_.knows_calls, "thinking": format_.think_start}
     abilities = abilities if model.ability == "completion" else {}
     family, context = model.architecture, _context(pool, model)
     info = {

@@ -62,6 +62,7 @@ def test_a_stop_string_in_reasoning_stops_nothing(tmp_path: Path) -> None:
     conversation = Conversation(worker, Options(stop=("Question:",)))
     said = "<think>Question: what?</think>Four. "
     assert receive(conversation.ask(f"{said}Question: why?")) == said
+    assert said_in(conversation)[-1] == "Four. "  # as templates expect earlier answers
     assert worker.close(60)
 
 
