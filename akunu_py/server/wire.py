@@ -29,8 +29,8 @@ from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 
 if TYPE_CHECKING:
+    from akunu_py.model.library import LocalModel
     from akunu_py.server.body import Body
-    from akunu_py.server.pool import Pool
     from akunu_py.server.service import Job, Service
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
+_EXAMPLES: Final[Mapping[str | None, str]] = {
+    "embedding": "; `akunu_py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
+    "reranking": "; `akunu_py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
+}
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=lambda part: part()
 )
@@ -60,36 +64,28 @@ encoder, but not while it calls a function."""
 class Endpoint:
     """A method and a path, in Starlette's notation, and what handles them.
 
-    The handler gets the body of a POST, or the parameters in the path of another request. An open
-    endpoint needs no API key.
+    The handler gets the service of a model, and the body of a POST, or the parameters in the path
+    of another request. An open endpoint needs no API key, a slow one gets a thread, and most need
+    an ability of the model.
     """
 
     method: str
     path: str
-    handler: "Callable[[Service, Body], Response]"
-    is_open: bool = False
-
-
-@dataclass(frozen=True)
-class PoolEndpoint:
-    """The same for what concerns all models: the handler gets the pool, and no model is loaded. A
-    slow one, which reads much from the disk, gets a thread."""
-
-    method: str
-    path: str
-    handler: "Callable[[Pool, Body], Response]"
+    handler: "Callable[[Any, Body], Response]"
     is_open: bool = False
     is_slow: bool = False
+    needs: str | None = "completion"
+
+    def check(self, model: "LocalModel") -> None:
+        """Refuses a model that is for something else, before it is loaded."""
+        if self.needs not in (None, model.ability):
+            why = f"{model.name} is for {model.ability}, not for {self.needs}: name another model"
+            why += _EXAMPLES.get(self.needs, ".")
+            raise ApiError(HTTPStatus.BAD_REQUEST, why, param="model")
 
 
-def refuse_embeddings(_pool: "Pool", _body: "Body") -> Response:
-    """Says what to use instead of an endpoint for embeddings or ranking."""
-    raise ApiError(
-        HTTPStatus.NOT_IMPLEMENTED,
-        "This server generates text and has no embeddings or ranking; use a server with an "
-        "embedding model for them, such as llama-server --embedding.",
-        "not_supported_error",
-    )
+class PoolEndpoint(Endpoint):
+    """One for what concerns all models: the handler gets the pool, and no model is loaded."""
 
 
 def finish_word(finish: Finish | None) -> str:
