@@ -56,7 +56,7 @@ def prompts() -> list[list[int]]:
     return [[draw.randrange(100) for _ in range(30)] for _ in range(4)]
 
 
-@pytest.mark.parametrize("kind", ["qwen3_next", "rwkv7"])
+@pytest.mark.parametrize("kind", ["qwen3_5", "rwkv7"])
 def test_the_next_turn_reuses_an_answer_that_ended(
     kind: str, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
