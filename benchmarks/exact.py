@@ -48,7 +48,7 @@ _LIKE_M3: Final = RowClass(2, ((0, 8),))
 another kernel from nine rows on."""
 _SAMPLED: Final = Sampling(temperature=0.8)
 _FORMS: Final = ("4 bits", "16 bits", "float32")
-_NETWORK: Final = {
+_NETWORK: Final[dict[str, Any]] = {
     "num_hidden_layers": 3,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
 }
