@@ -11,6 +11,7 @@ architecture's own entries in `OWN`.
 import math
 import pkgutil
 from copy import deepcopy
+from dataclasses import fields
 from importlib import import_module
 from random import Random
 from typing import Any, Final
@@ -302,7 +303,11 @@ def make_network(name: str, seed: int = 4, **changes: Any) -> nn.Module:
     """
     module = _module(name)
     mx.random.seed(seed)
-    network: nn.Module = module.Model(module.ModelArgs.from_dict(config(name, **changes)))
+    settings, kind = config(name, **changes), module.ModelArgs
+    if "from_dict" not in vars(kind):  # it would look the names up for each entry, which is slow
+        known = {one.name for one in fields(kind)}
+        settings = {key: value for key, value in settings.items() if key in known}
+    network: nn.Module = module.Model(kind.from_dict(settings))
     network.eval()
     if name == "bitnet":  # its matrices are a Metal kernel; plain ones take their place
         matrices = [

@@ -14,9 +14,9 @@ from akunu_py.calibration import row_classes
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.loading import load_target
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import ModelOptions, Options, Sampling
+from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.row_class import RowClass, runs_of
 from akunu_py.planning.theory import price_of_class
@@ -42,12 +42,12 @@ PLAINEST: dict[str, Any] = {"num_hidden_layers": 1, "layer_types": ["full_attent
 @contextmanager
 def chip_model(chip: Chip, kind: str, tokenizer_folder: Path) -> Iterator[TargetModel]:
     """A tiny model that rounds as a chip does."""
-    loaded = load_target(ModelOptions(str(tokenizer_folder), weights="dense"), find_backend())
+    tokenizer = load_tokenizer(str(tokenizer_folder))
     changes = PLAINEST if kind == "llama" else {}
     network, settings = make_network(kind, **changes), config(kind, **changes)
     round_as(chip, network)
     with attention_of(chip):
-        yield TargetModel(network, loaded.tokenizer, settings, name=kind, layout="dense")
+        yield TargetModel(network, tokenizer, settings, name=kind, layout="dense")
 
 
 def search_for(chip: Chip, rows: int = 16) -> RowClassSearch:
