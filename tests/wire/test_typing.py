@@ -25,7 +25,7 @@ SEAMS = 3
 """Tokens of a prompt besides those of its texts: two special ones, and one where texts meet."""
 LINE = "    words = [word.strip() for word in text.split()]"
 NEXT_LINE = "    return sorted(words, key=len)"
-KEYSTROKES = 20
+KEYSTROKES = 8
 
 
 @dataclass(frozen=True)
