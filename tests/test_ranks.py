@@ -30,6 +30,7 @@ from akunu_py.ranks.mirror import Follower, Operation
 from akunu_py.ranks.sharding import sampled_weights
 from tests import ranked
 from tests.processes import start
+from tests.server.live import wait_until
 from tests.tiny_model import SPECIAL_TOKENS, VOCABULARY, write_tiny_model
 
 pytestmark = pytest.mark.skipif(
@@ -114,9 +115,9 @@ def serving(folder: Path, model: str) -> Iterator[tuple[list["subprocess.Popen[s
         assert ranks[0].stdout is not None
         while not (line := ranks[0].stdout.readline()).startswith("Serving"):
             assert line, "it has ended"
-        while httpx2.get(f"{line.split()[-1]}/health", timeout=PATIENCE_S).status_code != 200:
-            pass
-        yield ranks, line.split()[-1]
+        url = line.split()[-1]
+        wait_until(lambda: httpx2.get(f"{url}/health", timeout=PATIENCE_S).status_code == 200)
+        yield ranks, url
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
