@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from akunu_py.cli.models import ask_server
-from akunu_py.cli.parser import PROGRAM, did_you_mean
+from akunu_py.cli.parser import PROGRAM
 from akunu_py.cli.settings import LaunchSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.option_field import did_you_mean
 from akunu_py.server.settings import KEY_VARIABLE, ServerSettings
 
 _ID: Final = "akunu_py"

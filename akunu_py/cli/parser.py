@@ -30,13 +30,18 @@ from akunu_py.cli.settings import (
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import Option, Part, UnreadableWordError, options_in, parts_in
+from akunu_py.option_field import (
+    Option,
+    Part,
+    UnreadableWordError,
+    did_you_mean,
+    options_in,
+    parts_in,
+)
 from akunu_py.options import SPECULATION
 from akunu_py.package import __version__
 
 PROGRAM: Final = "akunu-py"
-
-_MAX_HINTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -128,18 +133,6 @@ def parse(words: Sequence[str]) -> Invocation:
         return Invocation(command, _fill(command.settings, given, _WHOLE))
     except InvalidRequestError as error:
         raise InvalidRequestError(_in_flags(str(error), options)) from None
-
-
-def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A question with the names that are meant: first those that begin like the word, or it like
-    them. It is empty if no name is similar.
-    """
-    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
-
-    meant = [name for name in names if name.startswith(word) or word.startswith(name)]
-    if not 0 < len(meant) <= _MAX_HINTS:
-        meant = get_close_matches(word, names, n=1)
-    return f"did you mean {' or '.join(meant)}?" if meant else ""
 
 
 class _Parser(ArgumentParser):
