@@ -224,8 +224,13 @@ class PullSettings:
 class ListSettings:
     """What to list."""
 
+    names: bool = option(False, "print their names alone, one a line")
     models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
     as_json: bool = borrowed(GenerateSettings, "as_json")
+
+    def __post_init__(self) -> None:
+        if self.names and self.as_json:
+            raise InvalidRequestError("`names` prints names alone; omit `as_json`.")
 
 
 @dataclass(frozen=True)
@@ -251,6 +256,19 @@ class PsSettings:
     """Which server to ask."""
 
     url: str = option("http://127.0.0.1:8080", "the address of the server", metavar="URL")
+
+
+@dataclass(frozen=True)
+class CompletionsSettings:
+    """For which shell."""
+
+    shell: str = option("", "bash, zsh or fish", flag="SHELL", choices=("bash", "zsh", "fish"),
+        required=True)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ManSettings:
+    """There is nothing to set."""
 
 
 @dataclass(frozen=True)
