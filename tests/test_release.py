@@ -1,7 +1,11 @@
-"""What is released: wheels that any machine builds alike, and what they hold."""
+"""What is released: wheels that any machine builds alike, what they hold, and a formula of them."""
 
+import shutil
+import subprocess
 from email import message_from_string
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -55,3 +59,33 @@ def test_linux_gets_a_backend_and_a_blas_without_an_extra(wheel: Path) -> None:
     assert next(it for it in needed if it.name == "mlx").extras == {"cpu"}
     assert found(LINUX) - found(MAC) == {"mkl"}
     assert "pytest" not in found(LINUX)
+
+
+def homebrew() -> Any:
+    """The script as a module; a folder called `packaging` is no package beside the library."""
+    spec = spec_from_file_location("homebrew", ROOT / "packaging" / "homebrew.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(module := module_from_spec(spec))
+    return module
+
+
+def locked(name: str, *wheels: str) -> dict[str, Any]:
+    hashes = {"sha256": f"hash of {name}"}
+    return {"name": name, "wheels": [{"url": f"https://a/{it}", "hashes": hashes} for it in wheels]}
+
+
+def test_a_formula_has_the_best_wheel_of_each_package() -> None:
+    own = "akunu_py-1.0.0-py3-none-any.whl"
+    older, newer = (f"numpy-2.4.6-cp313-cp313-macosx_{it}_0_arm64.whl" for it in (11, 14))
+    lock = {"packages": [locked("numpy", older, newer), locked("akunu-py", own)]}
+    text = homebrew().formula(lock)
+    assert f'  url "https://a/{own}",\n      using: :nounzip\n  sha256 "hash of akunu-py"' in text
+    assert (
+        f'  resource "numpy" do\n    url "https://a/{newer}",\n        using: :nounzip\n'
+        '    sha256 "hash of numpy"\n  end\n'
+    ) in text
+    assert older not in text
+    assert 'resource "akunu-py"' not in text
+    if ruby := shutil.which("ruby"):
+        subprocess.run([ruby, "-c"], input=text, text=True, check=True, capture_output=True)
