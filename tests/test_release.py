@@ -1,5 +1,6 @@
 """What is released: wheels that any machine builds alike, what they hold, and a formula of them."""
 
+import re
 import shutil
 import subprocess
 from email import message_from_string
@@ -12,6 +13,7 @@ import pytest
 from hatchling.build import build_wheel
 from packaging.requirements import Requirement
 
+from akunu_py.cli.parser import parse
 from akunu_py.package import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -89,3 +91,11 @@ def test_a_formula_has_the_best_wheel_of_each_package() -> None:
     assert 'resource "akunu-py"' not in text
     if ruby := shutil.which("ruby"):
         subprocess.run([ruby, "-c"], input=text, text=True, check=True, capture_output=True)
+
+
+def test_the_commands_of_the_page_parse() -> None:
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\$ akunu-py ([^>#\n]+)", page, re.MULTILINE)
+    assert len(commands) >= 9
+    for command in commands:
+        parse(command.split())

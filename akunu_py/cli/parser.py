@@ -27,6 +27,7 @@ from akunu_py.cli.settings import (
     ReplaySettings,
     RmSettings,
     ServeSettings,
+    ServiceSettings,
     ShowSettings,
     SpeedupSettings,
 )
@@ -60,6 +61,7 @@ COMMANDS: Final = (
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("edit", "changes files as you say, and shows what it changes", EditSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
+    Command("service", "lets the system run `serve`, after each login", ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
     Command("show", "what the files of a model say", ShowSettings, "models"),
@@ -212,7 +214,9 @@ def _add_argument(group: _ActionsContainer, option: Option) -> Action:
         elif option.nargs:
             keywords |= {"nargs": option.nargs, "const": option.const}
     if not flag.startswith("-"):
-        return group.add_argument(option.name, **(keywords | {"metavar": flag}))
+        action = group.add_argument(option.name, **(keywords | {"metavar": flag}))
+        action.required = option.required
+        return action
     if option.off is not None:
         group = group.add_mutually_exclusive_group()
     flags = [flag, option.short] if option.short else [flag]
@@ -253,7 +257,8 @@ def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
         if name in given:
             value = given[name]
             if isinstance(value, list):
-                value = tuple(dict.fromkeys(value) if option.nargs else value)
+                is_set = option.nargs in ("+", "*")
+                value = tuple(dict.fromkeys(value) if is_set else value)
             values[name] = value
         elif name in place.defaults:
             values[name] = place.defaults[name]

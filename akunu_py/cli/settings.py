@@ -195,6 +195,8 @@ class ServeSettings:
         "other models on this machine are offered too", flag="--model", repeated=True,
         shown=BUNDLED_MODEL, group=_MODEL)
     server: ServerSettings = part(ServerSettings, "server")
+    log_file: Path | None = option(None, "write the log, and what is printed, to this file; it "
+        "has 1 MB at most, and FILE.1 the same before", group="server")
     log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
         read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
         group="server")
@@ -210,6 +212,24 @@ class ServeSettings:
                 raise InvalidRequestError(f"`{name}` belongs to one model; name one `models`.")
         defaults = self.server.defaults
         _check_drafting(self.model, defaults.drafter, defaults.num_draft_tokens)
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """What to do with the service, and with which options `serve` is installed."""
+
+    # fmt: off
+    action: str = option("", "install, start, stop, status, logs or uninstall", flag="ACTION",
+        choices=("install", "start", "stop", "status", "logs", "uninstall"), required=True)
+    options: tuple[str, ...] = option((), "after install, the options of `serve`", flag="OPTION",
+        nargs="...")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.options[:1] == ("--",):
+            object.__setattr__(self, "options", self.options[1:])
+        if self.options and self.action != "install":
+            raise InvalidRequestError(f"Only install takes options; omit {self.options[0]}.")
 
 
 @dataclass(frozen=True)
