@@ -53,7 +53,11 @@ def _pull(settings: PullSettings) -> int:
 
 
 def _list(settings: ListSettings) -> int:
-    models, room = list(all_local_models(settings.models_dirs)), _room()
+    models = list(all_local_models(settings.models_dirs))
+    if settings.names:
+        print(*(printable(model.name) for model in models), sep="\n")
+        return 0
+    room = _room()
     if settings.as_json:
         print(json.dumps([_described(model, room) for model in models]))
         return 0

@@ -7,13 +7,14 @@ immediate.
 
 import re
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _ActionsContainer
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, _ActionsContainer
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from akunu_py.cli.settings import (
     ChatSettings,
+    CompletionsSettings,
     CostSettings,
     DoctorSettings,
     EditSettings,
@@ -21,11 +22,13 @@ from akunu_py.cli.settings import (
     IndexSettings,
     LaunchSettings,
     ListSettings,
+    ManSettings,
     PsSettings,
     PullSettings,
     ReplaySettings,
     RmSettings,
     ServeSettings,
+    ServiceSettings,
     ShowSettings,
     SpeedupSettings,
 )
@@ -66,6 +69,7 @@ COMMANDS: Final = (
     Command("serve", "the completion backend for editors and agents", ServeSettings),
     Command("launch", "starts a coding agent with a running server; what follows -- is for it",
             LaunchSettings),
+    Command("service", "lets the system run `serve`, after each login", ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
     Command("show", "what the files of a model say", ShowSettings, "models"),
@@ -81,6 +85,8 @@ COMMANDS: Final = (
     Command("index", "learns the text of projects, which --project then drafts from",
             IndexSettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
+    Command("completions", "a script that completes commands in a shell", CompletionsSettings),
+    Command("man", "the manual page, for man -l -", ManSettings),
 )  # fmt: skip
 _NAMES_OF_MLX_LM: Final = {
     "serve --allowed-origins": "did you mean --cors?",
@@ -111,7 +117,7 @@ def parse(words: Sequence[str]) -> Invocation:
     """Reads the words after the program's name. An InvalidRequestError says which of them makes no
     sense, and where to look; `--help` and `--version` end the program.
     """
-    parser = _make_parser()
+    parser = make_parser()
     if not words:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
@@ -119,7 +125,7 @@ def parse(words: Sequence[str]) -> Invocation:
     named, unknown = parser.parse_known_args(words[:at])
     given = vars(named) | {"arguments": list(words[at + 1 :])}
     command: Command = given.pop("command")
-    options = {option.name: option for option in _options_of(command.settings)}
+    options = {option.name: option for option in options_of(command.settings)}
     if unknown:
         raise InvalidRequestError(_about_unknown(unknown[0], command, options.values()))
     for option in options.values():  # after unknown words, among which it may be, misspelt
@@ -143,7 +149,8 @@ class _Parser(ArgumentParser):
         raise InvalidRequestError(f"{message}; see `{self.prog} --help`.")
 
 
-def _make_parser() -> ArgumentParser:
+def make_parser(completer: Callable[[Option], Any] = lambda _: None) -> ArgumentParser:
+    """The parser of all commands; `completer` says how shtab completes the value of an option."""
     parser = _Parser(
         PROGRAM,
         description="A local model that answers faster by drafting with n-grams.",
@@ -164,11 +171,13 @@ def _make_parser() -> ArgumentParser:
         own.set_defaults(command=command)
         groups: dict[str, _ActionsContainer] = {"": own}
         # The options of speculation are those of several dataclasses.
-        found = sorted(_options_of(command.settings), key=lambda it: it.group == SPECULATION)
-        for option in found:
+        declared = sorted(options_of(command.settings), key=lambda it: it.group == SPECULATION)
+        for option in declared:
             if option.group not in groups:
                 groups[option.group] = own.add_argument_group(option.group)
-            _add_argument(groups[option.group], option)
+            action = _add_argument(groups[option.group], option)
+            if found := completer(option):
+                action.complete = found  # type: ignore[attr-defined]
     return parser
 
 
@@ -180,40 +189,44 @@ def _described(summary: str) -> dict[str, Any]:
     }
 
 
-def _options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
+def options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
+    """The options of a command with these settings, and of the dataclasses that they hold."""
     for option in options_in(kind).values():
         if option.flag is not None and option.name not in place.without:
             default = place.defaults.get(option.name, option.default)
             yield replace(option, default=default, group=option.group or place.group)
     for inner, part in parts_in(kind).values():
-        yield from _options_of(inner, part if part.group else place)
+        yield from options_of(inner, part if part.group else place)
 
 
-def _add_argument(group: _ActionsContainer, option: Option) -> None:
+def _add_argument(group: _ActionsContainer, option: Option) -> Action:
     flag = option.flag or ""
-    keywords: dict[str, Any] = {"help": _help(option), "default": SUPPRESS}
+    keywords: dict[str, Any] = {"help": help_of(option), "default": SUPPRESS}
     if option.is_switch:
         keywords |= {"action": "store_const", "const": not option.default}
     else:
-        keywords |= {"type": _type(option), "metavar": option.metavar}
+        keywords |= {"type": _type(option), "metavar": option.metavar, "choices": option.choices}
         if option.repeated:
             keywords["action"] = "append"
         elif option.nargs:
             keywords |= {"nargs": option.nargs, "const": option.const}
     if not flag.startswith("-"):
-        group.add_argument(option.name, **(keywords | {"metavar": flag}))
-        return
+        action = group.add_argument(option.name, **(keywords | {"metavar": flag}))
+        action.required = option.required
+        return action
     if option.off is not None:
         group = group.add_mutually_exclusive_group()
     flags = [flag, option.short] if option.short else [flag]
-    group.add_argument(*flags, dest=option.name, **keywords)
+    action = group.add_argument(*flags, dest=option.name, **keywords)
     if option.off is not None:
         flag, value, help_text = option.off
         keywords = {"action": "store_const", "const": value, "default": SUPPRESS}
         group.add_argument(flag, dest=option.name, help=help_text, **keywords)
+    return action
 
 
-def _help(option: Option) -> str:
+def help_of(option: Option) -> str:
+    """What an option is for, and its default."""
     shown = option.shown
     if option.required:
         return f"{option.help} (required)"
@@ -241,7 +254,8 @@ def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
         if name in given:
             value = given[name]
             if isinstance(value, list):
-                value = tuple(dict.fromkeys(value) if option.nargs else value)
+                is_set = option.nargs in ("+", "*")
+                value = tuple(dict.fromkeys(value) if is_set else value)
             values[name] = value
         elif name in place.defaults:
             values[name] = place.defaults[name]

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -36,6 +39,7 @@ logger = logging.getLogger("akunu_py.server")
 _BACKLOG: Final = 128
 _CACHE_SHARE: Final = 4
 """One part of so many of what is free is for the caches of a model, as without --memory."""
+_LOG_BYTES: Final = 1 << 20
 _SECONDS_TO_STOP: Final = 2.0
 _SECONDS_TO_SAVE: Final = 20.0
 """How long the current forward pass may take before prompts are saved."""
@@ -46,7 +50,11 @@ def run(settings: ServeSettings) -> int:
     from akunu_py.server.models import is_fetching  # noqa: PLC0415
     from akunu_py.server.pool import Pool  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
+    try:
+        log = LogFile(settings.log_file) if settings.log_file else logging.StreamHandler(sys.stderr)
+    except OSError as error:
+        raise InvalidRequestError(f"The log cannot be kept ({error}); check --log-file.") from None
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", handlers=[log])
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     share_arenas()
     has_key = settings.server.key is not None  # a key that cannot be read ends it here
@@ -84,6 +92,21 @@ def run(settings: ServeSettings) -> int:
         sys.stderr.flush()
         os._exit(0)
     return 0
+
+
+class LogFile(RotatingFileHandler):
+    """A file that only the user can read, and the one before it; standard output and error lead
+    there, too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+
+    def _open(self) -> TextIOWrapper:
+        opener = partial(os.open, mode=0o600)
+        file = open(self.baseFilename, "a", encoding="utf-8", opener=opener)  # noqa: SIM115
+        for number in (sys.stdout.fileno(), sys.stderr.fileno()):
+            os.dup2(file.fileno(), number)
+        return file
 
 
 def _memory(settings: ServeSettings) -> int:

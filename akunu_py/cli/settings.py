@@ -196,6 +196,8 @@ class ServeSettings:
         "other models on this machine are offered too", flag="--model", repeated=True,
         shown=BUNDLED_MODEL, group=_MODEL)
     server: ServerSettings = part(ServerSettings, "server")
+    log_file: Path | None = option(None, "write the log, and what is printed, to this file; it "
+        "has 1 MB at most, and FILE.1 the same before", group="server")
     log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
         read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
         group="server")
@@ -214,6 +216,24 @@ class ServeSettings:
 
 
 @dataclass(frozen=True)
+class ServiceSettings:
+    """What to do with the service, and with which options `serve` is installed."""
+
+    # fmt: off
+    action: str = option("", "install, start, stop, status, logs or uninstall", flag="ACTION",
+        choices=("install", "start", "stop", "status", "logs", "uninstall"), required=True)
+    options: tuple[str, ...] = option((), "after install, the options of `serve`", flag="OPTION",
+        nargs="...")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.options[:1] == ("--",):
+            object.__setattr__(self, "options", self.options[1:])
+        if self.options and self.action != "install":
+            raise InvalidRequestError(f"Only install takes options; omit {self.options[0]}.")
+
+
+@dataclass(frozen=True)
 class PullSettings:
     """A model to fetch from the hub."""
 
@@ -225,8 +245,13 @@ class PullSettings:
 class ListSettings:
     """What to list."""
 
+    names: bool = option(False, "print their names alone, one a line")
     models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
     as_json: bool = borrowed(GenerateSettings, "as_json")
+
+    def __post_init__(self) -> None:
+        if self.names and self.as_json:
+            raise InvalidRequestError("`names` prints names alone; omit `as_json`.")
 
 
 @dataclass(frozen=True)
@@ -271,6 +296,19 @@ class LaunchSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+
+@dataclass(frozen=True)
+class CompletionsSettings:
+    """For which shell."""
+
+    shell: str = option("", "bash, zsh or fish", flag="SHELL", choices=("bash", "zsh", "fish"),
+        required=True)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ManSettings:
+    """There is nothing to set."""
 
 
 @dataclass(frozen=True)
