@@ -59,9 +59,10 @@ class _Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, found, metrics = perf_counter(), dict[int, Vectors](), self._service.metrics
-        while len(found) < self._count:
-            call: Any = self._service.worker.submit(lambda _: next(self._passes))
-            found.update(await asyncio.wrap_future(call))
+        passes, begins = self._passes, True
+        while len(found) < self._count:  # the limit of the queue holds for the first pass
+            found.update(await self._service.call(lambda _: next(passes), queues=begins))
+            begins = False
         metrics.answers += 1
         metrics.computed_tokens += self._tokens
         metrics.sums.include(Stats(prefill_s=perf_counter() - begun))
@@ -82,7 +83,7 @@ def _embed(
         body.refuse("encoding_format", "must be float or base64")
     if body.integer("embd_normalize", default=2) != 2:
         body.refuse("embd_normalize", "must be 2; the model says whether it normalizes")
-    if is_ollamas and not body.any(name):
+    if is_ollamas and body.any(name) in (None, "", []):
         return JSONAnswer(write([], 0))
     cuts = body.flag("truncate", default=is_ollamas)
 
