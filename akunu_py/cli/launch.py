@@ -38,7 +38,8 @@ def _codex(served: Served) -> Setup:
     provider = {"name": _ID, "base_url": f"{served.url}/v1", "wire_api": "responses",
                 "env_key": KEY_VARIABLE}  # fmt: skip
     table = ", ".join(f"{name} = {json.dumps(value)}" for name, value in provider.items())
-    settings = (f"model={json.dumps(served.model)}", f'model_provider="{_ID}"',
+    model = json.dumps(served.model, ensure_ascii=False)  # TOML has no halves of characters
+    settings = (f"model={model}", f'model_provider="{_ID}"',
                 f"model_providers.{_ID}={{{table}}}",
                 f"model_context_window={served.context}")  # fmt: skip
     return {KEY_VARIABLE: served.key}, [word for each in settings for word in ("-c", each)]
@@ -100,7 +101,7 @@ def run(settings: LaunchSettings) -> int:
     hint = f"start one with `{PROGRAM} serve --model NAME`, or name it with --host and --port"
     models = ask_server(f"{url}/v1/models", "data", key, hint)
     contexts: dict[str, int] = {}
-    with suppress(TypeError, LookupError):  # another program's answer
+    with suppress(TypeError, ValueError, LookupError):  # another program's answer
         contexts |= {model["id"]: int(model["meta"]["n_ctx"]) for model in models
                      if model["capabilities"] == ["completion"]}  # fmt: skip
     if not contexts:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import akunu_py
 from akunu_py.__main__ import main
-from akunu_py.cli.launch import CLIENTS
+from akunu_py.cli.launch import CLIENTS, Served
 from akunu_py.model.library import LocalModel
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import KEY_VARIABLE, ServerSettings
@@ -82,6 +83,12 @@ def test_codex_gets_a_provider(server: str) -> None:
     assert words[8:] == ["exec", "-c", "a=1", "-c", "a=1", "--", "x"]
     assert variables[KEY_VARIABLE] == KEY
     assert KEY not in " ".join(words)  # which other users see
+
+
+def test_codex_can_read_every_name() -> None:
+    name = "a \"b\" 'é' 🙂\\x"
+    _, words = CLIENTS["codex"].setup(Served("http://a", KEY, name, LONG, 1))
+    assert tomllib.loads("\n".join(words[1::2]))["model"] == name
 
 
 def test_claude_gets_one_model_for_all_its_roles(
@@ -187,7 +194,15 @@ def test_a_proxy_is_not_asked_for_this_machine(
 
 
 @pytest.mark.parametrize(
-    "answer", [[], None, {"a": 1}, [5], [{"id": "a"}], [{"id": "a", "meta": None}]]
+    "answer",
+    [
+        [],
+        None,
+        {"a": 1},
+        [5],
+        [{"id": "a"}],
+        [{"id": "a", "meta": {"n_ctx": "x"}, "capabilities": ["completion"]}],
+    ],
 )
 def test_the_answer_of_another_program_is_told(
     answer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
