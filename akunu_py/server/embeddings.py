@@ -13,7 +13,7 @@ import numpy.typing as npt
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt
 from akunu_py.server.body import Body
@@ -26,6 +26,8 @@ from akunu_py.stats import Stats
 _MOST_TEXTS: Final = 2048
 _MOST_TOKENS: Final = 300_000
 """Of a request; both are OpenAI's."""
+_LEAST_NORM: Final = 1e-12
+"""As in sentence-transformers: a vector of zeros stays one."""
 _INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _PROMPT: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -67,6 +69,9 @@ class _Answer(Response):
         metrics.computed_tokens += self._tokens
         metrics.sums.include(Stats(prefill_s=perf_counter() - begun))
         vectors = np.stack([found[index] for index in range(self._count)])
+        if not np.isfinite(vectors).all():
+            name = self._service.model.name
+            raise AkunuError(f"{name} computes no numbers from this: use another precision of it.")
         answer = await asyncio.to_thread(lambda: JSONAnswer(self._write(vectors, self._tokens)))
         await answer(scope, receive, send)
 
@@ -90,7 +95,7 @@ def _embed(
     def shown(vectors: Vectors, tokens: int) -> Any:
         cut = vectors[:, :size].astype("<f4")
         if "Normalize" in service.model.modules:
-            cut = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+            cut = cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), _LEAST_NORM)
         if encoding == "base64":
             return write([b64encode(one.tobytes()).decode() for one in cut], tokens)
         return write([one.tolist for one in cut], tokens)

@@ -290,6 +290,23 @@ def test_what_models_are_for_is_told(live: LiveServer) -> None:
     assert types == ["llm", "embeddings", "embeddings", "reranking"]
 
 
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_what_is_no_number_is_an_error_and_zeros_stay_zeros(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    body = {"model": "last", "input": "a", "encoding_format": encoding}
+    state = [np.nan]
+    vectors = lambda *_: iter([{0: np.full(32, state[0], np.float32)}])  # noqa: E731
+    monkeypatch.setattr(embedding, "compute_vectors", vectors)
+    failed = live.post("/v1/embeddings", body)
+    assert failed.status_code == 500
+    assert "last computes no numbers" in failed.json()["error"]["message"]
+    state[0] = 0.0
+    (entry,) = live.ask("/v1/embeddings", body)["data"]
+    found = entry["embedding"]
+    assert not np.any(np.frombuffer(base64.b64decode(found)) if encoding == "base64" else found)
+
+
 def metric(live: LiveServer, name: str) -> float:
     lines = dict(line.split() for line in live.get("/metrics").text.splitlines() if line[0] != "#")
     return float(lines[f"llamacpp:{name}"])
