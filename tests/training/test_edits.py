@@ -71,7 +71,7 @@ def without_annotations(text: str) -> str:
     return ast.dump(tree)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(edits.KINDS)), st.integers(0, 10_000), st.integers(0, 999))
 def test_every_edit_of_a_library_function_is_sound(kind: str, which: int, seed: int) -> None:
     functions = library_functions()
@@ -92,7 +92,7 @@ def test_every_edit_of_a_library_function_is_sound(kind: str, which: int, seed: 
     assert answer == f"```python\n{edit.after}\n```"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.integers(0, 999))
 def test_a_renamed_variable_is_renamed_everywhere_and_nothing_else_is(
     which: int, seed: int

@@ -34,7 +34,7 @@ def test_a_request_without_code_does_not_end_in_a_word_that_code_follows_and_a_f
     assert not [words for words in asked if re.search(r"\b(?:in|to|of|from)\.$", words)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.booleans())
 def test_invented_functions_are_python_with_names_of_their_part(seed: int, held_out: bool) -> None:
     made = inventor(seed, held_out=held_out).function()
@@ -44,7 +44,7 @@ def test_invented_functions_are_python_with_names_of_their_part(seed: int, held_
     assert len(own[1]) == 1 or is_held_out(own[1]) == held_out
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 10_000))
 def test_a_drawn_edit_is_sound_and_its_request_shows_the_code(seed: int) -> None:
     source = inventor(seed)
@@ -147,7 +147,7 @@ def test_only_parameters_are_called_so() -> None:
         assert any("argument" in words for words in said) == is_parameter
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000))
 def test_an_expression_like_another_differs_in_one_place(seed: int) -> None:
     old, names = "x * 2 + y", ["x", "y", "z"]
@@ -236,7 +236,7 @@ def test_four_spaces_are_what_code_had_before_it_was_indented_otherwise() -> Non
     assert len({edit.before for edit in edits}) == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000))
 def test_a_mistake_is_the_edit_with_something_else_in_one_place(seed: int) -> None:
     source = inventor(seed)
