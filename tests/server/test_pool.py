@@ -351,8 +351,9 @@ def test_a_model_that_waits_for_room_can_be_deleted(
         asked.append(clients.submit(complete, server, "s/b"))
         wait_until(lambda: pool.loading)
         asked.append(clients.submit(delete, server, {"model": "s/b"}))
-        leaving = lambda: any(it.model == wanted and it.leaving for it in pool.seats)  # noqa: E731
-        wait_until(lambda: asked[-1].done() or leaving())
+        wait_until(
+            lambda: asked[-1].done() or any(it.model == wanted and it.leaving for it in pool.seats)
+        )
         assert complete(server, "s/c").status_code == 200
         assert [it.result().status_code for it in asked] == [200] * 3
 
