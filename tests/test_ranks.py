@@ -63,7 +63,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     place = tmp_path_factory.mktemp("ranked")
     made = {
         "llama": write_tiny_model(place / "llama", **LAYERS),
-        "qwen3": write_tiny_model(place / "qwen3", **(LAYERS | {"model_type": "qwen3"})),
         "qwen3_5": write_tiny_model(place / "qwen3_5", model_type="qwen3_5", text_config=HYBRID),
         "layers": write_tiny_model(
             place / "layers", model_type="qwen3_5", text_config=HYBRID | {"num_hidden_layers": 4}
@@ -132,14 +131,12 @@ def test_ranks_answer_as_one_process_does(
 ) -> None:
     asked = [folders["three"]]
     if size == 2:
-        asked = [folders[name] for name in ("qwen3_5", "llama", "qwen3")]
-        asked += [f"{folders['layers']}|", BUNDLED_MODEL]
-    command = ["-m", "tests.ranked", str(size), *asked]
-    with launched(tmp_path, command, size=size) as ranks:
-        alone = {
-            name: ranked.answers(name.removesuffix("|"), whole=ranked.has_many(size, name))
-            for name in asked
-        }
+        asked = [folders["qwen3_5"], f"{folders['layers']}|", BUNDLED_MODEL]
+    alone = {
+        name: ranked.answers(name.removesuffix("|"), whole=ranked.has_many(size, name))
+        for name in asked
+    }
+    with launched(tmp_path, ["-m", "tests.ranked", str(size), *asked], size=size) as ranks:
         ended = [outcome(process) for process in ranks]
     assert [(code, errors) for code, _, errors in ended] == [(0, "")] * size
     api, *command_line = ended[0][1].splitlines()

@@ -203,8 +203,10 @@ def test_models_with_code_of_their_own_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("after", [2, 6], ids=["in the prefill", "in the answer"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ValueError])
-@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("llama", KeyboardInterrupt), ("qwen3_next", MemoryError), ("gemma3_text", ValueError)],
+)
 def test_a_broken_forward_leaves_no_trace(
     name: str,
     error: type[BaseException],

@@ -425,7 +425,6 @@ def assert_is_whole(response: httpx2.Response) -> None:
 
 SOME: Final = settings(
     max_examples=int(os.environ.get("AKUNU_FUZZ_ROUNDS", "15")),
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
