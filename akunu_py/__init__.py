@@ -1,4 +1,4 @@
-"""akunu_py: language models on MLX, answering faster because they check drafts instead of waiting.
+"""akunu_py: language models on MLX that answer faster because they verify drafts.
 
     import akunu_py
 

@@ -1,6 +1,6 @@
-"""Runs a command of the command line, and ends with an exit code.
+"""Runs a command and ends with an exit code.
 
-0: success. 1: a defect of the program. 2: a request that cannot be served, with one sentence.
+0: success. 1: a bug in the program. 2: a request that cannot be served; one sentence says why.
 3: another rank was lost. 130: the user interrupted it. 141: the reader closed the pipe.
 """
 
@@ -21,7 +21,7 @@ from akunu_py.machine.backend import find_backend, launched_rank
 from akunu_py.options import ModelOptions
 
 DEBUG_VARIABLE: Final = "AKUNU_DEBUG"
-"""With this environment variable, errors are printed with their traceback."""
+"""If this environment variable is set, errors are printed with a traceback."""
 
 _LAST_STREAM: Final = 2
 _DEFECT, _REFUSED, _RANK_LOST, _INTERRUPTED, _NO_READER = 1, 2, 3, 130, 141
@@ -40,7 +40,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         invocation = parse(sys.argv[1:] if words is None else words)
         if sys.stdout is None:
-            raise InvalidRequestError("Standard output is closed, so nothing could be answered.")
+            raise InvalidRequestError("Standard output is closed, so no answer can be printed.")
         code = _run(invocation)
         sys.stdout.flush()
     except AkunuError as error:
@@ -56,13 +56,13 @@ def main(words: Sequence[str] | None = None) -> int:
         return _report(f"{error.strerror or error}{where}.", _DEFECT)
     except Exception as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        return _report(f"{what} (a defect; {DEBUG_VARIABLE}=1 shows where)", _DEFECT)
+        return _report(f"{what} (a bug; {DEBUG_VARIABLE}=1 shows where)", _DEFECT)
     return code
 
 
 def _fill_closed_streams() -> None:
-    """Opens something in place of standard streams that are closed: a file that got one of their
-    numbers could not be read by MLX, or would be written to by libraries."""
+    """Opens a stand-in for each standard stream that is closed: another file with its number could
+    not be read by MLX, or libraries would write to it."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
         pass
     os.close(number)
@@ -70,16 +70,16 @@ def _fill_closed_streams() -> None:
 
 
 def _run(invocation: Invocation) -> int:
-    """Runs the command; under `mlx.launch`, only rank 0 does, and the others compute for it."""
+    """Runs the command; under `mlx.launch`, only rank 0 runs it, and the others compute for it."""
     settings, rank = invocation.settings, launched_rank()
     model = getattr(settings, "model", None)
     if rank:
-        signal(SIGINT, SIG_IGN)  # a terminal sends it to all processes, and rank 0 handles it
+        signal(SIGINT, SIG_IGN)  # a terminal sends it to all processes; rank 0 handles it
     if rank is not None and isinstance(model, ModelOptions):
         if isinstance(settings, SpeedupSettings) or getattr(settings, "report", None):
             raise InvalidRequestError(
-                "bench speedup and doctor --report compare with mlx-lm, which runs in one process "
-                "here: omit `mlx.launch`."
+                "bench speedup and doctor --report compare with mlx-lm in one process: omit "
+                "`mlx.launch`."
             )
         find_backend()
         from akunu_py.ranks.joining import connect  # noqa: PLC0415  (imports MLX)

@@ -1,9 +1,9 @@
 """The engine: requests in, events out.
 
-It owns a model, the caches of earlier requests, and the runner that computes the forwards of new
-ones. Everything runs on the thread that loaded it: MLX arrays belong to the thread that made them.
-What changes the engine raises an `InvalidRequestError` on other threads, in forked children, and
-in what the engine itself calls.
+It owns a model, the caches of earlier requests, and the runner that computes the forward passes of
+new ones. Everything runs on the thread that loaded it: MLX arrays belong to the thread that made
+them. Methods that change the engine raise an `InvalidRequestError` on other threads, in forked
+children, and in functions that the engine itself calls.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -37,7 +37,7 @@ from akunu_py.stats import EngineCounters
 from akunu_py.text.tokenizer import Message
 
 _MEASURE_AGAIN_S: Final = 300.0
-"""Seconds before costs are measured again that were not to be trusted."""
+"""After this many seconds, costs that could not be trusted are measured again."""
 
 
 class Engine:
@@ -45,28 +45,28 @@ class Engine:
 
     Args:
         model: the target.
-        backend: the machine it was loaded for.
-        max_context: tokens that a prompt and its answer may have together; None leaves that to
-            the model. Caches grow up to this size as requests need it.
+        backend: the machine that the model was loaded for.
+        max_context: the most tokens of a prompt and its answer together; None means the model's
+            own limit. Caches grow up to this size as requests need it.
         calibrate: called once, by the first request that leaves the number of draft tokens to the
-            planner; the default measures nothing, but reads what was measured earlier.
+            planner. The default measures nothing, but reads what was measured earlier.
         draft_model: drafts for requests whose drafter is `model`.
-        prefill_step_size: prompt tokens per forward; a cancelled request stops after the current
-            one. None takes few if a request can be cancelled, else as many as are fastest.
-        prompt_cache_bytes: bytes that the caches of requests may take together; None takes a share
-            of the free memory. One request is always served, whatever it takes.
-        prompt_store: keeps what they hold on disk, whenever `save_prompts` is called.
-        memory: what `auto` drafts from besides the requests.
+        prefill_step_size: prompt tokens per forward pass; a cancelled request stops after the
+            current pass. None means few if a request can be cancelled, else the fastest number.
+        prompt_cache_bytes: bytes that the caches of requests may take together; None means a share
+            of the free memory. A single request is always served, whatever it takes.
+        prompt_store: saves the caches on disk whenever `save_prompts` is called.
+        memory: the texts that `auto` drafts from besides the requests.
 
     Attributes:
         speculation: drafters, planners and costs, kept between requests.
-        batch: the requests that decode now.
-        runner: computes the forwards of requests.
-        memory: what `auto` drafts from besides the requests.
+        batch: the requests that are decoding.
+        runner: computes the forward passes of requests.
+        memory: the texts that `auto` drafts from besides the requests.
 
     Raises:
         ContextOverflowError: if `max_context` exceeds the model's.
-        InvalidRequestError: if the draft model does not suit the model, or a step has no tokens.
+        InvalidRequestError: if the draft model does not fit the model, or a step has no tokens.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Engine:
     ) -> None:
         if prefill_step_size is not None and prefill_step_size < 1:
             raise InvalidRequestError(
-                f"A step of a prefill must have 1 token or more, not {prefill_step_size}."
+                f"`prefill_step_size` must be 1 or more, not {prefill_step_size}."
             )
         if max_context is not None and not 1 <= max_context <= model.context_length:
             raise ContextOverflowError(
@@ -125,12 +125,12 @@ class Engine:
 
     @property
     def counters(self) -> EngineCounters:
-        """What the engine has done since it was loaded; any thread may read it."""
+        """Counts of the engine's work since it was loaded; any thread may read them."""
         return self.runner.counters
 
     @property
     def notices(self) -> list[str]:
-        """Lines that the user should see once: what this machine or this model cannot do."""
+        """Lines for the user to see once: what this machine or this model cannot do."""
         quantization, unquantized = self.model.kv_quantization, None
         if quantization and quantization.start >= self.context_limit:
             unquantized = (
@@ -148,7 +148,7 @@ class Engine:
 
     @property
     def context_limit(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """The most tokens of a prompt and its answer together."""
         return self._prefixes.limit
 
     @property
@@ -158,19 +158,19 @@ class Engine:
 
     @property
     def costs_missing(self) -> str | None:
-        """Why the costs of forwards are not measured, for the user; None if they are. Any thread
-        may read it."""
+        """Why the costs of forward passes are not measured, for the user; None if they are. Any
+        thread may read it."""
         if self.costs.measured is not None:
             return None
         if not self.costs.wants_curve:
-            return "Not measured: no request has needed them."
+            return "Not measured: no request has needed the costs yet."
         if self._measure_costs_at:
             return (
-                "Not measured: other work kept the machine busy. It is tried again "
+                "Not measured: other work kept the machine busy. The next try is "
                 f"{_MEASURE_AGAIN_S / 60:.0f} minutes later."
             )
         return (
-            f"Measured for {self._costs_found.spent_s:.1f} of {BUDGET_S} seconds; it goes on when "
+            f"Measured for {self._costs_found.spent_s:.1f} of {BUDGET_S} seconds; continues when "
             "no request has come for half a second."
         )
 
@@ -187,7 +187,7 @@ class Engine:
     def generate(
         self, asked: Asked | Sequence, options: Options | None = None, **named: Any
     ) -> Completion:
-        """Answers a prompt whole; see `stream` for the arguments and the errors.
+        """Returns the whole answer to a prompt; see `stream` for the arguments and errors.
 
         >>> engine.generate("def mean(values):", max_tokens=3).finish_reason
         <Finish.LENGTH: 'length'>
@@ -200,8 +200,8 @@ class Engine:
     def chat(
         self, messages: str | Iterable[Message], options: Options | None = None, **named: Any
     ) -> Completion:
-        """Answers a conversation, or a single question, in the model's chat template; see `stream`
-        for the other arguments and the errors.
+        """Answers a conversation, or a single question, with the model's chat template; see
+        `stream` for the other arguments and the errors.
 
         >>> print(engine.chat("Rename `x` to `n` in: def f(x): return x").text)
         ```python
@@ -220,11 +220,11 @@ class Engine:
         A new request ends it; who goes on reading it gets an `InvalidRequestError`.
 
         Args:
-            asked: text, the messages of a conversation, ids exactly as the model should see them,
-                a gap and the text around it, or a sequence made of one of these, which has its
-                options.
-            options: what else the request asks for; the default is greedy and speculative.
-            named: options by their names, which replace those.
+            asked: text; the messages of a conversation; ids exactly as the model should see them; a
+                gap with the text around it; or a `Sequence` made from one of these, which has its
+                own options.
+            options: the options of the request; the default is greedy and speculative.
+            named: single options by name, which override those in `options`.
 
         >>> sum(len(event.tokens) for event in engine.stream("def mean(values):", max_tokens=3))
         3
@@ -244,7 +244,7 @@ class Engine:
 
     def _start(self, sequence: Sequence) -> None:
         if self._active is not None:
-            self.runner.close(self._active)  # also if nobody has begun to read it
+            self.runner.close(self._active)  # even if nobody has begun to read it
         self._active = sequence
         self.runner.start(sequence)
 
@@ -261,7 +261,7 @@ class Engine:
                     "`generate_batch` or an `EngineWorker` for several at a time."
                 )
         finally:
-            self.runner.owner.check()  # what is left open here, the next stream closes
+            self.runner.owner.check()  # if this raises, the next stream closes what stays open
             self.runner.close(sequence)
             if self._active is sequence:
                 self._active = None
@@ -276,12 +276,12 @@ class Engine:
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 
-        They share forwards, exact ones as far as their class allows, unless
-        `batch.why_impossible` says why not.
+        They share forward passes (exact ones as far as their class allows), unless
+        `batch.why_impossible` gives a reason not to.
 
         Args:
             asked: the prompts.
-            options: what else each of them asks for.
+            options: the options of every request.
             parallel: how many are answered at a time.
             named: options by their names; a seed is that of each prompt.
 
@@ -316,12 +316,12 @@ class Engine:
     def compile(self, options: Options) -> Options:
         """The options with their grammar compiled; any thread may call this.
 
-        It is tried in another process first, so that no grammar takes more than some seconds, or
+        Another process tries the grammar first, so that none can take more than some seconds, or
         all memory.
 
         Raises:
             InvalidRequestError: if the grammar is invalid or too complex.
-            QueueFullError: if too many grammars wait already.
+            QueueFullError: if too many grammars are waiting already.
         """
         grammar = options.grammar
         if grammar is None or grammar.compiled is not None:
@@ -331,7 +331,8 @@ class Engine:
         return replace(options, grammar=replace(grammar, compiled=compiled))
 
     def reset(self) -> None:
-        """Empties the caches that no answer uses; ends a stream. What is on disk stays there."""
+        """Empties the caches that no answer is using, and ends the current stream. Files on disk
+        stay."""
         self.runner.owner.check()
         if self._active is not None:
             self.runner.close(self._active)
@@ -339,24 +340,24 @@ class Engine:
         self.memory.forget_requests()
 
     def free_caches(self) -> None:
-        """Empties the caches that no answer uses, and nothing else."""
+        """Empties the caches that no answer is using, and nothing else."""
         self.runner.owner.check()
         self._prefixes.clear()
         if (drafts := self.speculation.draft_model) is not None:
             drafts.clear()
 
     def fitting(self, parallel: int) -> int:
-        """How many requests to answer at a time: fewer than `parallel`, but 1 or more, if the
-        memory for caches has no room for so many of `USUAL_TOKENS`."""
+        """How many requests to answer at a time: `parallel`, or fewer (at least 1) if the memory
+        for caches has no room for this many of `USUAL_TOKENS`."""
         self.runner.owner.check()
         return max(1, int(min(parallel, self._prefixes.seats(USUAL_TOKENS))))
 
     def measure_costs(self, interrupted: Callable[[], bool]) -> None:
-        """Measures for a few seconds what forwards cost, if planners have to guess it; then finds
-        out which of them compute a row alike, which may take minutes.
+        """Measures for a few seconds what forward passes cost, if planners have to guess it; then
+        finds out which passes compute identical rows, which may take minutes.
 
-        Meant for when no request waits; `interrupted` is asked often and ends it. The next call
-        goes on with what was measured.
+        Call it while no request waits; `interrupted` is called often and may end it. The next call
+        continues with the results so far.
         """
         self.runner.owner.check()
 
@@ -379,16 +380,14 @@ class Engine:
                 costs.trust(curve)
             except InterruptedError:
                 return
-            except Exception:  # whatever it is, requests are answered without these costs
+            except Exception:  # requests can be answered without these costs
                 pass
             self._costs_found = Unfinished()
             if costs.measured is known:
                 self._measure_costs_at = monotonic() + _MEASURE_AGAIN_S
 
     def save_prompts(self, *, closing: bool = False) -> bool:
-        """Writes a file of what the caches hold and the disk does not; False if there is no more.
-
-        With `closing`, it writes everything.
-        """
+        """Writes one file with content of the caches that is not on disk yet; returns False if
+        nothing is left to write. With `closing`, writes everything."""
         self.runner.owner.check()
         return self._prefixes.save(closing=closing)

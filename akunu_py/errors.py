@@ -18,7 +18,7 @@ class InvalidRequestError(AkunuError, ValueError):
 
 
 class UnreadableRequestError(InvalidRequestError):
-    """A part of a request cannot be used. The sentence may quote it, so it is never logged."""
+    """A part of a request cannot be used. The message may quote it, so it is never logged."""
 
 
 class ModelLoadError(AkunuError):
@@ -33,8 +33,8 @@ class ContextOverflowError(InvalidRequestError):
     """The prompt does not fit into the cache, or the cache into the model's context.
 
     Attributes:
-        tokens: how many the prompt has, at least; None if no prompt is too long.
-        limit: how many there is room for.
+        tokens: the tokens of the prompt, or a lower bound; None if no prompt is too long.
+        limit: how many tokens there is room for.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ContextOverflowError(InvalidRequestError):
 
 
 class CacheError(AkunuError):
-    """A model leaves its cache in a state that no answer can be computed from."""
+    """A model left its cache in a state from which no answer can be computed."""
 
 
 class BackendError(AkunuError):
@@ -54,23 +54,23 @@ class BackendError(AkunuError):
 
 
 class RankError(AkunuError):
-    """Another process that runs a part of the model is lost or out of step."""
+    """Another process that computes a part of the model is lost or out of step."""
 
 
 class QueueFullError(AkunuError):
-    """Something that requests wait for is full."""
+    """A queue for requests is full."""
 
     def __init__(
-        self, sentence: str = "Too many requests wait for the engine already; try again shortly."
+        self, sentence: str = "Too many requests are waiting already; try again shortly."
     ) -> None:
         super().__init__(sentence)
 
 
 class EngineClosedError(AkunuError):
-    """The engine has been closed and takes no more requests."""
+    """The engine has been closed and accepts no more requests."""
 
     def __init__(self) -> None:
-        super().__init__("The engine has been closed; start it again to continue.")
+        super().__init__("The engine has been closed; load the model again to continue.")
 
 
 class SessionFileError(AkunuError):
@@ -78,5 +78,5 @@ class SessionFileError(AkunuError):
 
 
 class EditError(AkunuError):
-    """The answer to a request for an edit cannot be used, or the edited file not be written; the
-    file is as it was."""
+    """The answer to an edit request cannot be used, or the edited file cannot be written; the file
+    is unchanged."""

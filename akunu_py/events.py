@@ -1,7 +1,7 @@
-"""What passes from the engine to a reader: events while an answer grows, and their sum.
+"""The events that an engine sends while an answer grows, and their sum.
 
-An `EventStream` hands the events of one request from the engine's thread to one reader: a thread
-that iterates, or an event loop with `async for`, which is woken once for every batch of events.
+An `EventStream` passes the events of one request from the engine's thread to one reader: a thread
+that iterates, or an event loop with `async for`, which is woken once per batch of events.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ class Event:
         stats: the request's sums up to this round.
         prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
         stop: the stop string that the text ended with, if any.
-        prompt_done: how many tokens of the prompt are computed or were cached, if the event only
-            reports that.
+        prompt_done: how many tokens of the prompt have been computed or were cached, if the event
+            is only a progress report.
     """
 
     round: Round
@@ -48,7 +48,7 @@ class Event:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """The emitted ids, end tokens left out."""
+        """The emitted ids, without end tokens."""
         return self.round.tokens
 
     @property
@@ -63,7 +63,8 @@ class Event:
 
     @property
     def end_logprob(self) -> TokenLogprob | None:
-        """The one of the end token that the text ended with, if the request asked for it."""
+        """The log-probability of the end token, if the text ended with one and the request asked
+        for it."""
         return self.round.end_logprob
 
     @property
@@ -74,7 +75,7 @@ class Event:
 
 @dataclass
 class Completion:
-    """What a request generated: the sum of its events so far.
+    """The answer to a request: the sum of its events so far.
 
     >>> answer = engine.generate("def mean(values):", max_tokens=3)
     >>> len(answer.token_ids), str(answer.finish_reason)
@@ -82,12 +83,12 @@ class Completion:
 
     Attributes:
         model: the name of the model.
-        pieces: the text, in the pieces in which it was released.
+        pieces: the text, in the pieces in which it arrived.
         token_ids: the generated ids, without end tokens.
         finish_reason: why the text ended; CANCELLED until the last event says otherwise.
         stats: the request's statistics.
         logprobs: one per token, if the request asked for them.
-        end_logprob: the one of the end token, if there is one and the request asked for it.
+        end_logprob: that of the end token, if there is one and the request asked for it.
         prompt_logprobs: the prompt's, if the request asked for them.
         stop: the stop string that the text ended with, if any.
     """
@@ -161,15 +162,15 @@ class Answering:
 
 
 def _nothing() -> None:
-    """What `cancel` calls once there is nothing to cancel."""
+    """Called by `cancel` once there is nothing left to cancel."""
 
 
 class EventStream:
-    """The events of one request, in order; `cancel` calls `on_cancel`, and a thread that waits for
-    an event `before_wait`.
+    """The events of one request, in order. `cancel` calls `on_cancel`; a thread calls `before_wait`
+    before it waits for an event.
 
-    A thread reads them with `for`, an event loop with `async for`. Leaving the stream as a context
-    manager cancels the rest of the request.
+    A thread reads the events with `for`, an event loop with `async for`. As a context manager, the
+    stream cancels the rest of the request at the end of the block.
 
     Attributes:
         last: the newest event, read or not; any thread may look at it.
@@ -198,10 +199,11 @@ class EventStream:
         self._arrived = asyncio.Event()  # for the event loop
 
     def cancel(self) -> None:
-        """Ends the request: immediately if it still waits, else after the current chunk or round.
+        """Ends the request: immediately if it is still waiting, else after the current chunk or
+        round.
 
-        The last event still comes, with the finish reason CANCELLED. Any thread may call this, and
-        so may a signal handler.
+        A last event still comes, with the finish reason CANCELLED. Any thread and any signal
+        handler may call this.
         """
         self.cancelled = True
         self._on_cancel()
@@ -213,8 +215,8 @@ class EventStream:
         self.cancel()
 
     def attach(self, on_finish: Callable[[], object], *, end_only: bool = False) -> None:
-        """Lets the running event loop read the events, as `async for` does by itself; calls
-        `on_finish` on it when the engine is done, whether or not they have been read.
+        """Lets the running event loop read the events; `async for` does this by itself. Calls
+        `on_finish` on the loop when the engine is done, even if not all events have been read.
 
         With `end_only`, the event loop is woken only when the engine is done, not for every batch
         of events.
@@ -231,12 +233,12 @@ class EventStream:
         self._notify()
 
     def end(self, error: BaseException | None = None) -> None:
-        """Ends the events, with the error that caused it, if any; a second end changes nothing."""
+        """Ends the events, with the error that caused it, if any; a second call does nothing."""
         if self.finished:
             return
         self._queue.put(error)
         self.finished = True
-        self._on_cancel = _nothing  # it holds this stream, which would wait for the collector
+        self._on_cancel = _nothing  # it refers to this stream: no cycle for the garbage collector
         self._notify()
 
     def _notify(self) -> None:
@@ -246,15 +248,15 @@ class EventStream:
         self._wake_pending = True
         try:
             self._wake()
-        except Exception:  # the event loop is closed; the thread must continue
+        except Exception:  # the event loop is closed, but this thread must continue
             self._wake = None
             self.cancel()
 
     def _woken(self) -> None:
-        self._wake_pending = False  # first, so that events that come from now on wake again
+        self._wake_pending = False  # first, so that later events wake the loop again
         self._arrived.set()
         if self.finished:
-            self._wake = None  # which holds this stream
+            self._wake = None  # it refers to this stream
             on_finish, self._on_finish = self._on_finish, _nothing
             on_finish()
 
@@ -275,8 +277,8 @@ class EventStream:
         return self
 
     def __next__(self) -> Event:
-        # A signal that arrives just before a wait, or on another thread, does not end that wait.
-        # Short waits let the main thread run its signal handlers.
+        # A signal just before a wait, or on another thread, does not end that wait. Short waits let
+        # the main thread run its signal handlers.
         if self._queue.empty() and not self._exhausted:
             self._before_wait()
         while True:
@@ -284,7 +286,7 @@ class EventStream:
                 return self._take(StopIteration, _SIGNAL_INTERVAL_S)
 
     def ready(self) -> Iterator[Event]:
-        """The events that are there already, and then the error that ended them, if any."""
+        """The events that have already arrived, and then the error that ended them, if any."""
         while not (self._exhausted or self._queue.empty()):
             try:
                 event = self._take(StopIteration)
@@ -303,7 +305,7 @@ class EventStream:
         try:
             raise end if entry is None else entry
         finally:
-            del entry  # its traceback holds this frame, and so the request
+            del entry  # its traceback refers to this frame, and so to the request
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""From the options of a model to an engine of it, on one machine or on several."""
+"""From the options of a model to an engine, on one machine or on several."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -35,14 +35,14 @@ def load(
     'ember'
 
     Args:
-        model: which one and how, or its name or folder alone; the bundled model by default.
-        calibrate: tells what forward passes cost; see `Engine`.
-        named: options of the model by their names, such as `kv_bits=8`.
+        model: the options of a model, or just its name or folder; by default, the bundled model.
+        calibrate: finds what forward passes cost; see `Engine`.
+        named: single options of the model by name, such as `kv_bits=8`.
 
     Raises:
         AkunuError: if the model, the machine or the options do not allow it.
-        SystemExit: in all processes of `mlx.launch` but the first, at the end: they only compute
-            what that one says.
+        SystemExit: at the end, in all processes of `mlx.launch` except the first, which only
+            compute for that one.
     """
     options = model if isinstance(model, ModelOptions) else ModelOptions(str(model))
     options = with_named(options, named)

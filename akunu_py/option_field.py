@@ -2,7 +2,7 @@
 
 `option()` keeps the help, the range and the spelling of an option as the metadata of its field. The
 command line, the chat and the server read them with `options_in`; `check_options` refuses numbers
-outside their ranges. Also the readers that make values of words.
+outside their ranges. The readers that turn words into values are here too.
 """
 
 import json
@@ -31,18 +31,18 @@ _OPTION: Final = "option"
 _PART: Final = "part"
 _SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIME_LETTERS: Final = 32
-"""Clients send times, too, and reading a long one would hold the event loop."""
+"""Clients send times too, and parsing a long one would block the event loop."""
 _UNITS: Final = {"": 1, "M": 10**6, "G": 10**9}
 
 
 class UnreadableWordError(InvalidRequestError):
-    """A word is not a value of an option. The sentence follows the option's name: it has no capital
-    and no full stop."""
+    """A word that is not a valid value of an option. The message follows the option's name, so it
+    has no capital letter and no full stop."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that an option takes, both ends included; `above` excludes the least one."""
+    """The numbers that an option accepts, both ends included; `above` excludes the lower end."""
 
     least: float
     most: float = math.inf
@@ -61,7 +61,7 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """The few numbers that an option takes."""
+    """The few numbers that an option accepts."""
 
     numbers: tuple[int, ...]
 
@@ -81,18 +81,18 @@ class Option:
         name: of the field.
         default: of the field.
         help: what the option is for, in half a sentence.
-        within: the numbers that it takes.
+        within: the numbers that it accepts.
         flag: the option as it is typed; a word without dashes for a positional argument; None if it
-            is not on the command line. Made from the name if it is not given.
+            is not on the command line. By default, made from the name.
         short: a second way to type it.
-        read: makes the value of a word; raises `UnreadableWordError`. Chosen by the type of the
-            field if it is not given.
-        metavar: what stands for the value in the help. Like `read`, chosen by the type.
+        read: converts a word to a value; raises `UnreadableWordError`. By default, chosen by the
+            type of the field.
+        metavar: stands for the value in the help. By default, chosen by the type.
         choices: the words that may be typed.
-        shown: the default in the help; made from the default if it is not given.
-        group: its heading in the help, if it is not that of the dataclass.
+        shown: the default as the help shows it, if it differs from `default`.
+        group: its heading in the help, if it differs from that of the dataclass.
         nargs: how many words it takes, as in argparse; one if it is not given.
-        const: the value without a word, where `nargs` is `?`.
+        const: the value without a word, if `nargs` is `?`.
         repeated: whether the option may be given several times, with one word each.
         required: whether the command line must have it.
         quick: the default with `--quick`, in commands that have that.
@@ -137,7 +137,7 @@ class Option:
         return (self.name, *self.wire)
 
     def read_word(self, word: str) -> Any:
-        """The value that a word stands for; `on` and `off` for a switch."""
+        """Converts a word to a value; a switch takes `on` and `off`."""
         if self.is_switch:
             return on_or_off(word)
         value = (self.read or text)(word)
@@ -148,12 +148,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Part:
-    """How a dataclass uses the options of another one that it holds.
+    """How a dataclass uses the options of another dataclass in one of its fields.
 
     Attributes:
         group: the heading of these options in the help.
         without: the fields that cannot be set here.
-        defaults: other defaults than those of the fields.
+        defaults: defaults that replace those of the fields.
     """
 
     group: str = ""
@@ -162,7 +162,7 @@ class Part:
 
 
 def option(default: Any, help: str, *, is_secret: bool = False, **spelling: Any) -> Any:
-    """A field of a dataclass that is an option; `spelling` are further fields of `Option`."""
+    """A dataclass field that is an option; `spelling` sets further fields of `Option`."""
     metadata = {_OPTION: Option(help=help, **spelling)}
     return field(default=default, repr=not is_secret, metadata=metadata)
 
@@ -174,13 +174,13 @@ def part(
     without: tuple[str, ...] = (),
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A field of a dataclass that holds further options; for the arguments see `Part`."""
+    """A dataclass field that holds further options; for the arguments see `Part`."""
     return field(default_factory=make, metadata={_PART: Part(group, without, defaults or {})})
 
 
 def borrowed(kind: type, name: str, default: Any = MISSING, **spelling: Any) -> Any:
-    """A field that is declared like one of another dataclass, with another default if one is given,
-    and with other fields of `Option`."""
+    """A field declared like one of another dataclass, perhaps with another default or other fields
+    of `Option`."""
     (like,) = [it for it in fields(kind) if it.name == name]
     default = like.default if default is MISSING else default
     return field(default=default, metadata={_OPTION: replace(like.metadata[_OPTION], **spelling)})
@@ -188,7 +188,7 @@ def borrowed(kind: type, name: str, default: Any = MISSING, **spelling: Any) -> 
 
 @cache
 def options_in(kind: type) -> Mapping[str, Option]:
-    """The options that the fields of a dataclass declare, by the names of the fields."""
+    """The options that a dataclass declares, by field name."""
     hints, found = _hints_of(kind), {}
     for it in fields(kind):
         declared: Option | None = it.metadata.get(_OPTION)
@@ -211,7 +211,7 @@ def options_in(kind: type) -> Mapping[str, Option]:
 
 @cache
 def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
-    """The dataclasses of options in the fields of a dataclass, and how it uses them."""
+    """The dataclasses of options in the fields of a dataclass, and how it uses each."""
     hints = _hints_of(kind)
     return {
         it.name: (hints[it.name], it.metadata[_PART]) for it in fields(kind) if _PART in it.metadata
@@ -274,7 +274,7 @@ _hints_of = cache(get_type_hints)
 
 
 def _is_a(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; whole numbers are numbers, and True is neither."""
+    """Whether a value has a type; integers count as numbers, and True as neither."""
     kind, inner = get_origin(hint) or hint, get_args(hint)
     if kind in (Union, UnionType):
         return any(_is_a(value, one) for one in inner)
@@ -287,7 +287,7 @@ def _is_a(value: Any, hint: Any) -> bool:
 
 
 def _named(hint: Any) -> str:
-    """What a type is called in a sentence."""
+    """The name of a type in a sentence."""
     kind, inner = get_origin(hint) or hint, [it for it in get_args(hint) if it is not NoneType]
     if kind in (Union, UnionType):
         return _named(inner[0])
@@ -330,7 +330,7 @@ def number(word: str) -> float:
 
 
 def token_limit(word: str) -> int | None:
-    """Reads the most tokens to generate; as in mlx-lm, -1 sets no limit."""
+    """Reads the maximum number of tokens to generate; as in mlx-lm, -1 sets no limit."""
     limit = whole_number(word)
     if limit < NO_LIMIT:
         raise UnreadableWordError(
@@ -353,14 +353,14 @@ def token_bias(word: str) -> tuple[int, float]:
 
 
 def file_path(word: str) -> Path:
-    """Reads a path; `~` is the user's home. As in a shell, the name of no user stays as it is."""
+    """Reads a path; `~` is the user's home. As in a shell, `~NAME` of no user stays as it is."""
     if "\0" in word:
         raise UnreadableWordError("a file name cannot contain a null character")
     return Path(os.path.expanduser(text(word)))
 
 
 def name_list(word: str) -> tuple[str, ...]:
-    """Reads names with commas between them."""
+    """Reads names separated by commas."""
     names = tuple(name.strip() for name in text(word).split(",") if name.strip())
     if not names:
         raise UnreadableWordError("the name must not be empty")
@@ -406,7 +406,7 @@ def file_text(word: str) -> str:
 
 
 def chat_template(word: str) -> str | None:
-    """Reads a Jinja template, or the file that holds one; as in mlx-lm, an empty one is none."""
+    """Reads a Jinja template, or a file with one; as in mlx-lm, an empty word means none."""
     is_template = any(mark in word for mark in ("{{", "{%"))
     return word if is_template else file_text(word) if word else None
 

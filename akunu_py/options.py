@@ -1,6 +1,6 @@
-"""The options of a model and of a request: frozen, and checked when they are made.
+"""The options of a model and of a request: frozen dataclasses that check their values.
 
-Each is declared here once; `option_field.py` says how. Plain Python, so that the command line can
+Each option is declared here once; see `option_field.py`. Plain Python, so that the command line can
 refuse a wrong option before it loads any library.
 """
 
@@ -45,26 +45,26 @@ DEFAULT_KV_GROUP_SIZE: Final = 64
 DEFAULT_QUANTIZED_KV_START: Final = 5000
 """These are mlx-lm's defaults, except for the first."""
 MAX_XTC_THRESHOLD: Final = 0.5
-"""No two tokens can both be more likely than this, so nothing would be excluded."""
+"""No two tokens can both be more likely than this, so a higher threshold excludes nothing."""
 MAX_DRAFT_TOKENS: Final = 1024
 """A longer draft would be more like a prefill than a guess at the next few tokens."""
 MAX_PLANNED_TOKENS: Final = 32
-"""The most draft tokens of a round if a request does not set a number."""
+"""The planner drafts at most this many tokens in a round."""
 MAX_SLOTS: Final = 16
 """The most caches of earlier requests that an engine keeps."""
 DEFAULT_PARALLEL: Final = 4
 MAX_PARALLEL: Final = MAX_SLOTS // 2
-"""The most requests answered at a time: as many again may be paused for more urgent ones, and each
-keeps a cache."""
+"""The most requests answered at a time. As many again may be paused for more urgent ones, and keep
+their caches."""
 MAX_ALTERNATIVES: Final = 100
 """The most alternatives reported with a token's log-probability."""
 MAX_WAIT_S: Final = 3600.0
 
 SPECULATION: Final = "speculation: the same text in fewer forward passes"
-"""The heading of the options that change the speed and not the text."""
+"""The help heading of the options that change the speed but not the text."""
 
 _COLDEST: Final = 1e-5
-"""Scores divided by a lower temperature would exceed the range of float32."""
+"""Dividing scores by a lower temperature would overflow float32."""
 _SHARE: Final = Range(0, 1)
 _STRONGEST: Final = 1000
 
@@ -76,11 +76,11 @@ class KVQuantization:
     """How the keys and values of layers with full attention are quantized, as in mlx-lm.
 
     Attributes:
-        bits: bits of a number, 4 or 8.
+        bits: bits per number, 4 or 8.
         group_size: how many numbers share a scale and a bias: 32, 64 or 128.
-        start: how many tokens of context there are before anything is quantized.
+        start: the context length from which on they are quantized.
         form: how attention reads them: `packed`, as mlx-lm's does; `dequantized` by MLX's kernel
-            for each forward; or dequantized `bytewise`, which is faster on a CPU.
+            for each forward pass; or dequantized `bytewise`, which is faster on a CPU.
     """
 
     bits: int
@@ -96,7 +96,7 @@ class KVQuantization:
 @documented
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model to load, and how. Options that exclude each other are refused.
+    """Which model to load, and how. Contradictory options are refused.
 
     >>> akunu_py.load(akunu_py.ModelOptions("ember", max_context=1024)).context_limit
     1024
@@ -105,52 +105,52 @@ class ModelOptions:
     # fmt: off
     name: str = option(BUNDLED_MODEL, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the "
         "bundled model", flag="--model")
-    weights: str = option("auto", "layout of the weights in memory; auto takes the fastest on this "
+    weights: str = option("auto", "layout of the weights in memory; auto picks the fastest on this "
         "machine", choices=WEIGHT_LAYOUTS)
     no_wire: bool = option(False, "let macOS page out the weights of a large model")
-    max_context: int | None = option(None, "the most tokens that a prompt and its answer may have "
-        "together", within=Range(1), shown="the model's")
-    adapter_path: str | None = option(None, "the folder of an adapter (LoRA, DoRA) that mlx-lm "
-        "trained on the model", metavar="FOLDER")
+    max_context: int | None = option(None, "context window: the most tokens of a prompt and its "
+        "answer together", within=Range(1), shown="the model's")
+    adapter_path: str | None = option(None, "folder of a LoRA or DoRA adapter that mlx-lm trained "
+        "for this model", metavar="FOLDER")
     trust_remote_code: bool = option(False, "run Python code that comes with the model")
-    chat_template: str | None = option(None, "a Jinja template instead of the model's own, or a "
-        "file with one", read=chat_template, metavar="TEMPLATE")
+    chat_template: str | None = option(None, "a Jinja template, or a file with one, to use instead "
+        "of the model's", read=chat_template, metavar="TEMPLATE")
     use_default_chat_template: bool = option(False, "use ChatML if the model has no chat template")
     chat_template_args: Mapping[str, Any] | None = option(None,
         """variables for the chat template as JSON, such as '{"enable_thinking": false}'""",
         read=json_object, metavar="JSON")
     prefill_step_size: int | None = option(None, "prompt tokens per forward pass; a cancelled "
-        "request ends after the current pass", within=Range(1), shown="chosen by the machine")
-    prompt_cache_bytes: int | None = option(None, "memory that computed prompts may take (4GB, "
-        "500MB; 0 keeps one prompt only), and the same again on disk for a server's folder",
+        "request ends after the current pass", within=Range(1), shown="depends on the machine")
+    prompt_cache_bytes: int | None = option(None, "memory for cached prompts (4GB, 500MB; 0 keeps "
+        "only one prompt); a server's cache folder may take as much again on disk",
         within=Range(0), read=byte_count, shown="a quarter of the free memory; 8GB on disk")
-    prompt_cache_dir: Path | None = option(None, "keep computed prompts in this folder, so that a "
-        "server that starts again need not compute them", metavar="DIR")
-    prompt_cache_file: Path | None = option(None, "keep the computed prompt in this file, so that "
-        "a later answer need not compute it again; /save and /load keep a chat's messages")
+    prompt_cache_dir: Path | None = option(None, "keep cached prompts in this folder, so that a "
+        "restarted server need not compute them again", metavar="DIR")
+    prompt_cache_file: Path | None = option(None, "keep the cached prompt in this file, so that a "
+        "later run need not compute it again; /save and /load keep a chat's messages")
     kv_bits: int | None = option(None, "quantize the keys and values of layers with full attention "
         "to 4 or 8 bits", within=OneOf(KV_BITS))
-    kv_group_size: int = option(DEFAULT_KV_GROUP_SIZE, "numbers that share a scale: 32, 64 or 128",
-        within=OneOf(KV_GROUP_SIZES))
+    kv_group_size: int = option(DEFAULT_KV_GROUP_SIZE, "how many numbers share a scale: 32, 64 or "
+        "128", within=OneOf(KV_GROUP_SIZES))
     quantized_kv_start: int = option(DEFAULT_QUANTIZED_KV_START,
-        "tokens of context before keys and values are quantized", within=Range(0))
+        "quantize keys and values once the context has this many tokens", within=Range(0))
     max_kv_size: int | None = option(None, "tokens that layers with full attention keep, at least "
-        "16: the first 4 and the last ones; the model forgets those between", within=Range(16),
+        "16: the first 4 and the most recent; the model forgets the rest", within=Range(16),
         shown="all")
-    pipeline: bool = option(False, "with `mlx.launch`: give each process some of the layers, "
-        "instead of a part of each; messages are not encrypted, nor is it checked who sends them")
-    # A chunk of a prompt takes less, even where the processes are far apart.
+    pipeline: bool = option(False, "with `mlx.launch`: give each process some of the layers "
+        "instead of a part of every layer; messages are neither encrypted nor authenticated")
+    # A chunk of a prompt takes less, even if the processes are far apart.
     rank_timeout: float = option(60.0, "with `mlx.launch`: seconds after which a process that does "
         "not answer counts as lost", within=Range(0, MAX_WAIT_S, above=True), metavar="S",
         shown="60")
     draft_model: str | None = option(None, "a smaller model with the same tokenizer, to draft "
         "with")
-    mtp: str | None = option(None, "a head for drafting (MTP) instead of the model's own: a "
+    mtp: str | None = option(None, "a drafting head (MTP) to use instead of the model's own: a "
         "folder or a hub name", metavar="PATH", group=SPECULATION)
-    no_mtp: bool = option(False, "do not load the head that the model brings for drafting",
+    no_mtp: bool = option(False, "do not load the model's own drafting head (MTP)",
         group=SPECULATION)
-    projects: tuple[str, ...] = option((), "draft from this indexed folder too; auto takes the git "
-        "root of the current folder; may be repeated", flag="--project", metavar="PATH",
+    projects: tuple[str, ...] = option((), "also draft from this indexed folder; auto means the "
+        "git root of the current folder; may be repeated", flag="--project", metavar="PATH",
         group=SPECULATION, repeated=True)
     remembers: bool = option(False, "do not draft from earlier requests", flag="--no-memory",
         group=SPECULATION)
@@ -164,14 +164,11 @@ class ModelOptions:
             if self.quantized_kv_start != DEFAULT_QUANTIZED_KV_START:
                 raise InvalidRequestError("`quantized_kv_start` needs `kv_bits`.")
         elif self.max_kv_size is not None:
-            raise InvalidRequestError("A bounded cache is not quantized; omit `kv_bits`.")
+            raise InvalidRequestError("`max_kv_size` cannot be combined with `kv_bits`; omit one.")
         if self.mtp is not None and self.no_mtp:
             raise InvalidRequestError("`mtp` names a head and `no_mtp` loads none; omit one.")
         if self.prompt_cache_dir is not None and self.prompt_cache_file is not None:
-            raise InvalidRequestError(
-                "Prompts are kept in a folder or in a file: set `prompt_cache_dir` or "
-                "`prompt_cache_file`, not both."
-            )
+            raise InvalidRequestError("Set `prompt_cache_dir` or `prompt_cache_file`, not both.")
 
     @property
     def is_bundled(self) -> bool:
@@ -179,7 +176,7 @@ class ModelOptions:
         return self.name == BUNDLED_MODEL and self.adapter_path is None
 
     def kv_quantization(self, form: KVForm) -> KVQuantization | None:
-        """How keys and values are quantized, if they are, with the form that suits the machine."""
+        """How keys and values are quantized, in the form that suits the machine; None if not."""
         if self.kv_bits is None:
             return None
         return KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start, form)
@@ -190,28 +187,28 @@ class Sampling:
     """How tokens are chosen. The default is greedy; the filters work like mlx-lm's."""
 
     # fmt: off
-    temperature: float = option(0.0, "temperature", within=Range(0, _STRONGEST), flag="--temp",
-        metavar="T", shown="0, greedy", wire=("temp",))
-    top_p: float = option(1.0, "sample from the most likely tokens that make up P",
+    temperature: float = option(0.0, "sampling temperature", within=Range(0, _STRONGEST),
+        flag="--temp", metavar="T", shown="0, greedy", wire=("temp",))
+    top_p: float = option(1.0, "sample from the most likely tokens that add up to P",
         within=Range(0, 1, above=True), metavar="P", shown="1, all")
     top_k: int = option(0, "sample from the K most likely tokens", within=Range(0), metavar="K",
         shown="0, all")
     min_p: float = option(0.0, "sample from tokens at least P times as likely as the most likely "
         "one", within=_SHARE, metavar="P", shown="0, all")
-    # Mistral has another name for it.
-    seed: int | None = option(None, "repeat a sampled answer", wire=("random_seed",))
+    # Mistral calls it `random_seed`.
+    seed: int | None = option(None, "seed that makes sampling repeatable", wire=("random_seed",))
     xtc_probability: float = option(0.0, "how often to exclude all likely tokens except the least "
         "likely one", within=_SHARE, metavar="P", shown="0, never")
-    xtc_threshold: float = option(DEFAULT_XTC_THRESHOLD, "how likely such a token is, at most 0.5",
+    xtc_threshold: float = option(DEFAULT_XTC_THRESHOLD, "how likely such tokens are, up to 0.5",
         within=Range(0, MAX_XTC_THRESHOLD), metavar="P")
-    repetition_penalty: float = option(1.0, "make recent tokens less likely, those of the prompt "
-        "too; above 1", within=Range(0, _STRONGEST, above=True), metavar="R", shown="1, off",
+    repetition_penalty: float = option(1.0, "above 1: make recent tokens less likely, including "
+        "the prompt's", within=Range(0, _STRONGEST, above=True), metavar="R", shown="1, off",
         wire=("repeat_penalty",))
-    repetition_context_size: int = option(DEFAULT_REPETITION_CONTEXT, "how many tokens are recent",
+    repetition_context_size: int = option(DEFAULT_REPETITION_CONTEXT, "how many count as recent",
         within=Range(1), wire=("repeat_last_n",))
-    presence_penalty: float = option(0.0, "make generated tokens less likely; above 0",
+    presence_penalty: float = option(0.0, "above 0: make generated tokens less likely",
         within=Range(-_STRONGEST, _STRONGEST), metavar="P", shown="0, off")
-    frequency_penalty: float = option(0.0, "the same, for each time that a token was generated",
+    frequency_penalty: float = option(0.0, "the same, for each time a token was generated",
         within=Range(-_STRONGEST, _STRONGEST), metavar="P", shown="0, off")
     logit_bias: tuple[tuple[int, float], ...] = option((), "add VALUE to the logit of the token "
         "ID, before any penalty; may be repeated", read=token_bias, metavar="ID=VALUE",
@@ -228,7 +225,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """Whether each token is the most likely one."""
         return self.temperature < _COLDEST
 
 
@@ -243,8 +240,8 @@ GRAMMAR_NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """How a model marks the reasoning that its answer may begin with. Grammars and stop strings
-    apply only after it; inside it, marks of calls are only text.
+    """How a model marks the reasoning at the beginning of an answer. Grammars and stop strings
+    apply only after it, and tool-call marks inside it are plain text.
 
     Attributes:
         start, end: the marks around it.
@@ -280,8 +277,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar that the whole answer must match, but for its reasoning, or, with `wake`, parts of
-    it.
+    """A grammar that an answer must match: all of it after the reasoning or, with `wake`, parts.
 
     An invalid schema, expression or grammar is refused when the request begins.
 
@@ -312,13 +308,13 @@ class Grammar:
     def __post_init__(self) -> None:
         if self.kind not in GRAMMAR_NAMES:
             raise InvalidRequestError(
-                f"There is no kind of grammar {self.kind!r}; choose {', '.join(GRAMMAR_NAMES)}."
+                f"{self.kind!r} is no kind of grammar; choose one of {', '.join(GRAMMAR_NAMES)}."
             )
         if self.kind == "json_schema":
             try:
                 schema = json.loads(self.source)
             except (ValueError, RecursionError) as error:
-                raise InvalidRequestError(f"The JSON schema is not JSON: {error}.") from None
+                raise InvalidRequestError(f"The JSON schema is not valid JSON: {error}.") from None
             if not isinstance(schema, dict | bool):
                 raise InvalidRequestError("A JSON schema must be an object, or true or false.")
 
@@ -329,15 +325,15 @@ class Grammar:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any] | bool) -> Self:
-        """JSON that a schema describes."""
+        """JSON that matches a schema."""
         try:
             return cls("json_schema", json.dumps(schema))
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidRequestError(f"The JSON schema is not JSON: {error}.") from None
+            raise InvalidRequestError(f"The JSON schema is not valid JSON: {error}.") from None
 
     @property
     def name(self) -> str:
-        """The name of its kind, for a sentence."""
+        """The name of its kind in a sentence."""
         return GRAMMAR_NAMES[self.kind]
 
 
@@ -353,66 +349,66 @@ def _schema_file(word: str) -> Grammar:
 @documented
 @dataclass(frozen=True)
 class Options(Sampling):
-    """The options of a request. What makes no sense is refused when they are made.
+    """The options of a request. Values that make no sense are refused.
 
     >>> akunu_py.Options(max_tokens=20, temperature=0.7, seed=1, stop=("\\n\\n",)).greedy
     False
     """
 
     # fmt: off
-    # None continues to the end of the context; 0 only computes the prompt's cache.
+    # None continues to the end of the context; 0 only fills the prompt's cache.
     max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
-        "tokens to generate at most; -1 sets no limit", within=Range(0), read=token_limit,
+        "most tokens to generate; -1 for no limit", within=Range(0), read=token_limit,
         short="-m")
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
     drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
         metavar="NAME", group=SPECULATION,
-        off=("--no-speculate", "none", "decode plainly, as with --drafter none"))
-    num_draft_tokens: int | None = option(None, "maximum of draft tokens per round, up to "
+        off=("--no-speculate", "none", "decode without drafts, like --drafter none"))
+    num_draft_tokens: int | None = option(None, "maximum number of draft tokens per round, up to "
         f"{MAX_DRAFT_TOKENS}", within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens,
         metavar=f"N|{PLANNED}", shown=f"{PLANNED}, chosen in each round", group=SPECULATION)
     # See `decoding/target.py`.
-    exact: bool | None = option(None, "give the same tokens with and without drafts, in 16 bits "
-        "too, whatever that costs", group=SPECULATION, read=on_or_off,
+    exact: bool | None = option(None, "guarantee the same tokens as without drafts, also in "
+        "16 bits, even if that is slower", group=SPECULATION, read=on_or_off,
         shown="where it costs nothing",
-        off=("--no-exact", False, "draft as is fastest, though near-ties may change places"))
-    slot: int | None = option(None, "which cache of an earlier request to use, if no other request "
-        "uses it; None takes the one that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
+        off=("--no-exact", False, "draft in the fastest way; near-ties may then go the other way"))
+    slot: int | None = option(None, "the cache slot to use, unless another request is using it; "
+        "None takes the slot that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
         flag=None)
     references: tuple[str, ...] = option((), "texts that the answer may repeat, such as open "
-        "files: drafts are copied from them, and the model does not see them", flag=None)
+        "files: drafts are copied from them, but the model does not see them", flag=None)
     logprobs: int | None = option(None, "report each token's log-probability in the model's own "
         "distribution, and this many of the most likely tokens; None reports nothing",
         within=Range(0, MAX_ALTERNATIVES), flag=None)
-    drawn_logprobs: bool = option(False, "report those of the distribution that tokens are drawn "
+    drawn_logprobs: bool = option(False, "report those of the distribution that tokens are sampled "
         "from: after bias, penalties, grammar, filters and temperature", flag=None)
     reports_progress: bool = option(False, "send events without text while the prompt is computed",
         flag=None)
-    scores_prompt: bool = option(False, "report the log-probabilities of the prompt's tokens too, "
-        "and so compute all of it", flag=None)
-    grammar: Grammar | None = option(None, "answer in JSON that matches this JSON schema; the exit "
-        "code is 4 if the answer ends before the JSON does", flag="--schema", read=_schema_file,
-        metavar="FILE")
-    reasoning: Reasoning | None = option(None, "the reasoning that the answer may begin with, in "
-        "which no grammar and no stop string holds; None takes everything for the answer",
+    scores_prompt: bool = option(False, "report the log-probabilities of the prompt's tokens too; "
+        "all of it is computed then", flag=None)
+    grammar: Grammar | None = option(None, "answer in JSON that matches the schema in this file; "
+        "the exit code is 4 if the answer ends before the JSON does", flag="--schema",
+        read=_schema_file, metavar="FILE")
+    reasoning: Reasoning | None = option(None, "how reasoning at the beginning is marked; grammars "
+        "and stop strings do not apply to it; None treats everything as the answer",
         flag=None)
     priority: int = option(0, "requests with a lower number go first, as in vLLM", flag=None)
-    project: str | None = option(None, "the only one of the engine's indexed folders to draft "
-        "from; None takes all, an empty name none", flag=None)
-    sample_calls: tuple[str, ...] = option((), "calls of tools as the model would write them, with "
-        "its control tokens; drafts are copied from them", flag=None)
+    project: str | None = option(None, "draft from only this one of the engine's indexed folders; "
+        "None means all, an empty name none", flag=None)
+    sample_calls: tuple[str, ...] = option((), "tool calls as the model would write them, with its "
+        "control tokens; drafts are copied from them", flag=None)
     # fmt: on
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.scores_prompt and self.logprobs is None:
-            raise InvalidRequestError("To score a prompt, set `logprobs`.")
+            raise InvalidRequestError("`scores_prompt` needs `logprobs`; set `logprobs`.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
 
     def sampled_as(self, sampling: Sampling) -> Self:
-        """The same options with another sampling."""
+        """The same options with other sampling settings."""
         return replace(self, **{it.name: getattr(sampling, it.name) for it in fields(Sampling)})
 
     @property

@@ -1,4 +1,4 @@
-"""The package's version, where it keeps files, and how it reads and writes them."""
+"""The package's version, and where and how it stores files."""
 
 import os
 import stat
@@ -11,24 +11,24 @@ from typing import BinaryIO, Final
 __version__: Final = "1.0.0"
 
 CACHE_VARIABLE: Final = "AKUNU_CACHE"
-"""Environment variable that names another folder for the cache."""
+"""The environment variable that sets another folder for the cache."""
 
 UNFINISHED: Final = ".akunu-part"
-"""How the names of files that are being written end."""
+"""The suffix of files that are being written."""
 
 
 def cache_folder() -> Path:
     """The folder for what can be computed again; it may not exist yet."""
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(os.path.expanduser(named))
-    from platformdirs import user_cache_path  # noqa: PLC0415  (only where it is not named)
+    from platformdirs import user_cache_path  # noqa: PLC0415  (needed only without the variable)
 
     return user_cache_path("akunu-py", appauthor=False)
 
 
 def make_private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user alone whatever the umask;
-    an OSError if that is impossible, or what is in it may be of other users.
+    """Makes a folder and its missing parents, private to this user whatever the umask. Raises an
+    OSError if that is impossible, or if its content may be other users'.
     """
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         with suppress(FileExistsError):  # another process has just made it
@@ -38,24 +38,25 @@ def make_private(folder: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise OSError("it is a file, not a folder")
     if why := _why_foreign(found):
-        raise OSError(f"{why}; delete it, or name another folder")
+        raise OSError(f"{why}; delete it, or choose another folder")
 
 
 def open_file(path: Path, *, own: bool = True) -> BinaryIO:
-    """Opens a regular file to be read; a link is not followed, and a pipe not waited for. An
-    OSError if it is none, or, if it should be this user's `own`, others can write to it.
+    """Opens a regular file for reading, without following links or waiting for pipes. Raises an
+    OSError if it is not a regular file, or if it should be this user's `own` but others can write
+    to it.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    found = os.fstat(handle)  # of what was opened: the path may name something else by now
+    found = os.fstat(handle)  # of the opened file: the path may name another one by now
     is_file = stat.S_ISREG(found.st_mode)
-    if why := "it is no file" if not is_file else _why_foreign(found) if own else "":
+    if why := "it is not a regular file" if not is_file else _why_foreign(found) if own else "":
         os.close(handle)
         raise OSError(why)
     return os.fdopen(handle, "rb")
 
 
 def _why_foreign(found: os.stat_result) -> str:
-    """Why a file or a folder may hold what other users wrote; empty if it does not."""
+    """Why a file or a folder may contain what other users wrote; empty if it cannot."""
     if found.st_uid != os.geteuid():
         return "it belongs to another user"
     is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -63,18 +64,18 @@ def _why_foreign(found: os.stat_result) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a text file in one step, or the one that a link names; see `replacement`."""
+    """Replaces a text file, or the file that a link points to, in one step; see `replacement`."""
     with replacement(Path(os.path.realpath(path))) as file:
         file.write(text.encode())
 
 
 @contextmanager
 def replacement(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of another one in one step, at the end of the block.
+    """A new file that replaces another one in one step, at the end of the block.
 
-    After a crash there is the old file or the new one, and perhaps a part of the new one, named
-    `.NAME.` to `UNFINISHED`; after an OSError, the old one. A new file is readable only by the
-    user; an existing one keeps its mode and, where that is allowed, its owner.
+    After a crash, either the old file or the new one is there, and perhaps also an unfinished one
+    named `.NAME...` with the suffix `UNFINISHED`. After an OSError, the old file is there. A new
+    file is readable only by the user; an existing one keeps its mode and, where allowed, its owner.
     """
     found = path.stat() if path.exists() else None
     mode = 0o600 if found is None else stat.S_IMODE(found.st_mode)
@@ -88,7 +89,7 @@ def replacement(path: Path) -> Iterator[BinaryIO]:
             try:
                 os.chown(temporary, found.st_uid, found.st_gid)
             except PermissionError:
-                mode &= 0o777  # it must not run as somebody else than before
+                mode &= 0o777  # it must not run as another user
         os.chmod(temporary, mode)
         os.replace(temporary, path)
     except BaseException:

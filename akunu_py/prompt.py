@@ -1,4 +1,4 @@
-"""The input of a request as ids that fit the model."""
+"""Encodes the input of a request into ids that fit the model."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """The ids of a prompt, as compact as its text; those that end its answer; and whether that
+    """The ids of a prompt, stored compactly; the ids that end its answer; and whether the answer
     fills a gap."""
 
     tokens: "array[int]"
@@ -34,19 +34,19 @@ Asked = PromptInput | Sequence[Message]
 def encode_prompt(
     model: "TargetModel", asked: Asked | EncodedPrompt, options: Options, limit: int
 ) -> EncodedPrompt:
-    """A prompt in ids, unless it is encoded already; any thread may call this.
+    """Encodes a prompt, unless it consists of ids already; any thread may call this.
 
     Args:
         model: the target.
-        asked: the input of the caller.
-        options: the options of the request; they say how much room an answer needs.
-        limit: how many tokens a prompt and its answer may have together.
+        asked: the caller's input.
+        options: the options of the request, which say how much room an answer needs.
+        limit: the most tokens of a prompt and its answer together.
 
     Raises:
-        InvalidRequestError: if the prompt is empty, has ids that are no ids of the vocabulary, or
-            asks the model to fill a gap and it cannot.
-        ContextOverflowError: if it does not fit with a token of the answer. The text around a gap
-            is cut to fit.
+        InvalidRequestError: if the prompt is empty, has ids outside the vocabulary, or asks a model
+            that cannot fill gaps to fill one.
+        ContextOverflowError: if it does not fit together with one token of the answer. The text
+            around a gap is cut to fit.
     """
     tokenizer = model.tokenizer
     if isinstance(asked, EncodedPrompt):
@@ -96,7 +96,9 @@ def messages_of(asked: Any) -> list[Message]:
         raise InvalidRequestError(f"Give messages in a list, not as {type(asked).__name__}.")
     for one in asked:
         if not (isinstance(one, Mapping) and {"role", "content"} <= one.keys()):
-            raise InvalidRequestError(f"A message has a `role` and a `content`, unlike {one!r}.")
+            raise InvalidRequestError(
+                f"A message must have a `role` and a `content`, unlike {one!r}."
+            )
     return [dict(one) for one in asked]
 
 
@@ -110,8 +112,8 @@ def encode_references(
     Args:
         tokenizer: the tokenizer of the target.
         texts: the most important last.
-        limit: how many tokens a prompt and its answer may have together.
-        sample_calls: come first; control tokens that are spelled out in them count as such.
+        limit: the most tokens of a prompt and its answer together.
+        sample_calls: put first; control tokens spelled out in them count as such.
     """
     room = limit * tokenizer.longest_piece
     references: list[list[int]] = []

@@ -1,4 +1,5 @@
-"""PromptMemory: what a prompt takes, in which chunks it is computed, and whether it fits."""
+"""PromptMemory: how much memory a prompt takes, whether it fits, and in which chunks to compute
+it."""
 
 from typing import Final
 
@@ -10,7 +11,7 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.sequence import Sequence
 
 _LARGE_BYTES: Final = 256 << 20
-"""A prompt that needs less is not checked."""
+"""A prompt that needs less memory is not checked."""
 
 _NOTICED_S: Final = 0.1
 """A wait that people notice (Miller 1968, https://doi.org/10.1145/1476589.1476628)."""
@@ -19,11 +20,11 @@ _DEARER: Final = 1.15
 
 
 class ChunkSize:
-    """How many prompt tokens the next forward of one prefill has.
+    """How many prompt tokens the next forward pass of a prefill has.
 
-    Other requests wait for it, and a long context makes it slow. After one that takes so long that
-    this is noticed, the next has half as many tokens, unless they take almost as long. On a busy
-    machine, single times say little, so none has less than a quarter of the `most`.
+    Other requests wait for the pass, and a long context makes it slow. After a noticeably long
+    pass, the next one has half as many tokens, unless that takes almost as long. On a busy machine,
+    single times say little, so no pass has less than a quarter of the `most`.
     """
 
     def __init__(self, most: int) -> None:
@@ -33,7 +34,7 @@ class ChunkSize:
         self._twice_s: float | None = None  # of the last one, if it had twice the tokens
 
     def learn(self, seconds: float) -> None:
-        """Learns how long a forward over this many tokens took."""
+        """Learns how long a forward pass over this many tokens took."""
         twice_s, self._twice_s = self._twice_s, None
         if twice_s is not None and 2.0 * seconds > _DEARER * twice_s:
             self.tokens *= 2
@@ -48,7 +49,7 @@ class PromptMemory:
 
     Args:
         prefixes: their caches.
-        step_size: prompt tokens per forward; None leaves it to the backend.
+        step_size: prompt tokens per forward pass; None leaves it to the backend.
     """
 
     def __init__(
@@ -67,14 +68,14 @@ class PromptMemory:
         return sequence.may_be_cancelled and not is_fixed
 
     def step(self, sequence: Sequence, tokens: int | None = None) -> int:
-        """The most prompt tokens per forward of a sequence, or of one with so many `tokens`."""
+        """The most prompt tokens per pass of a sequence, or of one with this many `tokens`."""
         kept = self._kept(len(sequence.prompt) if tokens is None else tokens)
         return self._step_size or self._backend.prefill_step(
             self._model.shape, kept, cancellable=sequence.may_be_cancelled
         )
 
     def limit_caches(self, tokens: int) -> None:
-        """Limits the caches to what is free now, if they are about to take much."""
+        """Limits the caches to the free memory, if they are about to take much of it."""
         if self._prefixes.is_bounded or self._prefixes.needed_bytes(tokens)[0] > _LARGE_BYTES:
             self._prefixes.bound(free_device_bytes())
 
@@ -82,7 +83,7 @@ class PromptMemory:
         """Refuses a prompt whose cache and attention scores do not fit into the free memory.
 
         Raises:
-            ContextOverflowError: it says how many tokens fit.
+            ContextOverflowError: the message says how many tokens fit.
         """
         tokens, idle = len(sequence.prompt), self._prefixes.needed_bytes(0)[1]
         self.limit_caches(tokens)
@@ -102,12 +103,12 @@ class PromptMemory:
         )
 
     def _bytes_of(self, sequence: Sequence, tokens: int, known: int = 0) -> float:
-        """Bytes of the cache and the attention scores of a prompt with so many `tokens`, of which
-        `known` are computed already."""
+        """Bytes of the cache and the attention scores of a prompt with this many `tokens`; `known`
+        of them are computed already."""
         chunk = min(self.step(sequence, tokens), tokens - known)
         scores = self._backend.score_bytes(self._model.shape, chunk, self._kept(tokens))
         return self._prefixes.needed_bytes(min(tokens + 1, self._prefixes.limit))[0] + scores
 
     def _kept(self, tokens: int) -> int:
-        """How many of so many tokens a layer keeps, at most."""
+        """The most of this many tokens that a layer keeps."""
         return min(tokens, self._model.max_kv_size or tokens)

@@ -1,4 +1,4 @@
-"""Round: what one forward of the target verified and emitted, and how long it took."""
+"""Round: what one forward pass of the target verified and emitted, and how long it took."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.sampling.logprobs import TokenLogprob
 
 NO_WAIT: Final = 0.02
-"""If the host waited for less than this part of a forward, that had been ready for a while."""
+"""If the host waited for less than this fraction of a pass, the pass was ready long before."""
 
 _SHORT_CALLER: Final = 0.1
-"""A caller that takes less than this part of a round does not distort its time."""
+"""A caller that takes less than this fraction of a round does not distort its time."""
 
 
 class Finish(StrEnum):
     """Why a text ended."""
 
-    EOS = "eos"  # an end token closed it, or a grammar was complete
+    EOS = "eos"  # an end token, or a grammar was complete
     STOP = "stop"  # a stop string appeared
-    LENGTH = "length"  # as many tokens as were asked for
+    LENGTH = "length"  # the token limit of the request
     CONTEXT = "context"  # the cache is full
     CANCELLED = "cancelled"  # the caller no longer wants it
 
 
 @dataclass(slots=True)
 class Round:
-    """One round of decoding: the draft that went into a forward of the target, and its outcome.
+    """One round of decoding: the draft that went into a pass of the target, and its outcome.
 
     It is filled in during the round, and cut where the text ends.
 
     Attributes:
         tokens: the tokens emitted, in order: the accepted drafted ones, then the target's own.
-        draft: what the forward verified.
+        draft: what the forward pass verified.
         accepted: how many of `tokens` were drafted; they come first.
-        context: how many tokens the cache held before the forward, as `context` means everywhere in
-            `planning/`; the limit of a prompt and its answer is called `context_limit`.
-        pipelined: whether the forward was submitted before the previous round had ended.
+        context: how many tokens the cache held before the forward pass, as `context` means
+            everywhere in `planning/`; the limit of a prompt and its answer is called
+            `context_limit`.
+        pipelined: whether the forward pass was submitted before the previous round had ended.
         seconds: from the end of the previous round to the end of this one; None if the interval
             includes other work.
-        forward_s: seconds the loop spent on building the forward and waiting for it.
-        build_s: those of `forward_s` in which the host built it.
+        forward_s: seconds the loop spent on building the forward pass and waiting for it.
+        build_s: the part of `forward_s` in which the host built it.
         draft_s: seconds spent on learning from the round and on the next proposal.
-        replayed: how many tokens of earlier rounds the forward computed again, because the cache
-            had been rolled back past them.
-        is_followed: whether the step after the forward was submitted before this was read.
-        is_counted: whether the round of another sequence counts the forward, which they shared.
+        replayed: how many tokens of earlier rounds the forward pass computed again, because the
+            cache had been rolled back past them.
+        is_followed: whether the step after the forward pass was submitted before this was read.
+        is_counted: whether another sequence's round counts the forward pass that they shared.
         grammar_complete: whether the grammar allows nothing to follow.
         finish: why the text ends with this round; None while it continues.
         end_token: the end token that finished the text, which is not among `tokens`.
         logprobs: one per token, if the request asked for them.
-        end_logprob: the one of the end token, if there is one and the request asked for it.
+        end_logprob: that of the end token, if there is one and the request asked for it.
     """
 
     tokens: tuple[int, ...] = ()
@@ -77,12 +78,12 @@ class Round:
 
     @property
     def drafted(self) -> int:
-        """How many drafted tokens the forward verified."""
+        """How many drafted tokens the forward pass verified."""
         return len(self.draft.tokens)
 
     @property
     def has_bonus(self) -> bool:
-        """Whether the last token came on top of a draft that was accepted whole."""
+        """Whether the last token follows a draft that was accepted completely."""
         return 0 < self.drafted < len(self.tokens)
 
     def cut(self, length: int, finish: Finish) -> None:
@@ -105,12 +106,13 @@ class Round:
 class RoundClock:
     """Times rounds, from the end of one to the end of the next.
 
-    If the caller held up the loop for longer than the device needed for the next round, the time
-    says nothing about the device, and the round has none; nor if the device computed something for
+    A round has no time if that would say nothing about the device: if the caller held up the loop
+    for longer than the device needed for the next round, or if the device computed something for
     another sequence in between.
 
     Args:
-        forwards: counts the forwards of all sequences; one more is submitted in each round.
+        forwards: counts the forward passes of all sequences; one more is submitted in each
+            round.
     """
 
     def __init__(self, forwards: Callable[[], int]) -> None:
@@ -124,11 +126,12 @@ class RoundClock:
         self._caller_s = seconds
 
     def skip(self) -> None:
-        """Lets the next round have no time."""
+        """Gives the next round no time."""
         self._last = None
 
     def lap(self, waited_s: float) -> float | None:
-        """Ends a round; the seconds since the end of the round before, or None (see the class).
+        """Ends a round; returns the seconds since the end of the previous one, or None (see the
+        class).
 
         Args:
             waited_s: how many seconds of the round the loop waited for the device.

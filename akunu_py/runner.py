@@ -1,8 +1,8 @@
-"""Runner: computes the forwards of sequences, one at a time.
+"""Runner: computes the forward passes of sequences, one at a time.
 
 A sequence takes a cache, computes what that lacks of its prompt, decodes, turns tokens into text,
-and stops where the request says. Several may be under way: each has a cache, a sampler and a
-drafter of its own, and the scheduler decides whose forward comes next.
+and stops where the request says. Several may be in progress: each has its own cache, sampler and
+drafter, and the scheduler decides whose forward pass comes next.
 """
 
 from collections import abc
@@ -38,15 +38,15 @@ from akunu_py.text.stream import TextStream
 from akunu_py.tokens import Origin, common_prefix_length
 
 WORTH_WAITING: Final = 16
-"""A sequence waits for another if they share this many tokens or more: to compute fewer again takes
-less than a chunk of the other's prompt."""
+"""A sequence waits for another one if they share this many tokens or more: computing fewer again
+takes less time than a chunk of the other's prompt."""
 
 _CHECKPOINT_EVERY: Final = 2048
 """Prompt tokens between two checkpoints of a cache that needs them."""
 
 _TURN_CHECKPOINTS: Final = 4
-"""How many of the last special tokens of a prompt get a checkpoint before them: in ChatML, those of
-the last two messages."""
+"""There is a checkpoint before each of this many last special tokens of a prompt: in ChatML, those
+of the last two messages."""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 def _refusing_others(
     method: "Callable[Concatenate[Runner, _P], _T]",
 ) -> "Callable[Concatenate[Runner, _P], _T]":
-    """Refuses the engine to what a method calls: a drafter, a prompt function."""
+    """Refuses calls to the engine from what a method calls, such as a drafter."""
 
     @wraps(method)
     def refusing(self: "Runner", *args: _P.args, **named: _P.kwargs) -> _T:
@@ -66,21 +66,21 @@ def _refusing_others(
 
 
 class Runner:
-    """Computes with one model; see `scheduler.SequenceRunner` for its promises.
+    """Computes with one model; see `scheduler.SequenceRunner` for its contract.
 
     Args:
         model: the target.
-        backend: the machine it was loaded for.
-        batch: runs one forward for several sequences that decode.
-        prefixes: their caches.
+        backend: the machine that the model was loaded for.
+        batch: runs one forward pass for several sequences that decode.
+        prefixes: the caches of sequences.
         speculation: makes their drafting sessions.
-        costs: of forwards; says which rows exact answers are computed in.
-        prefill_step_size: prompt tokens per forward; None leaves it to the backend.
+        costs: those of forward passes; they decide the rows of exact answers.
+        prefill_step_size: prompt tokens per forward pass; None leaves it to the backend.
 
     Attributes:
-        counters: what it has done.
-        owner: who may use it.
-        samplers: makes those of sequences.
+        counters: the work done so far.
+        owner: the thread that may use it.
+        samplers: makes the samplers of sequences.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class Runner:
             sequence.stats.setup_s = perf_counter() - begun
 
     def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
-        """Whether one that is as urgent will soon hold more of the prompt than any does now.
+        """Whether an equally urgent sequence will soon have more of the prompt than any has now.
 
-        One that has computed all that they share gives no more: it may have gone past it.
+        One that has computed the whole shared part does not count: it may be past it.
         """
         prompt, coming = sequence.prompt, 0
         for one in running if not sequence.options.scores_prompt else ():
@@ -175,7 +175,7 @@ class Runner:
         prefixes, slot, session = self._prefixes, sequence.slot, sequence.session
         if slot is None or session is None or sequence.phase is not Phase.DECODING:
             return True
-        # A round begins with the forward that is in flight, and may send the next two.
+        # A round begins with the pass in flight, and may submit the next two.
         least = 1 if sequence.decoding is None else sequence.decoding.target.least_rows
         rows = session.num_draft_tokens, least, *self._model.padding.values()
         longest = 2 * (2 + max(rows))
@@ -206,12 +206,12 @@ class Runner:
             outcomes = [error] * len(members)
         for (sequence, _), outcome in zip(members, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                self._fail(sequence, outcome.with_traceback(None))  # it holds all these caches
+                self._fail(sequence, outcome.with_traceback(None))  # it refers to all these caches
             else:
                 self._hand_over(sequence, partial(self._event, sequence, outcome))
 
     def _hand_over(self, sequence: Sequence, next_event: Callable[[], Event | None]) -> None:
-        """Gives the reader the next event, if there is one, and ends a sequence that is done."""
+        """Sends the next event, if any, to the reader, and ends a sequence that is done."""
         reader = sequence.reader
         if reader is None:
             return
@@ -230,14 +230,15 @@ class Runner:
 
     @_refusing_others
     def close(self, sequence: Sequence) -> None:
-        """Ends a sequence and gives back what it used; its cache keeps what it computed.
+        """Ends a sequence and returns its resources; its cache keeps what it computed.
 
         Raises:
-            Exception: what its drafter raised about the last tokens; all is given back then, too.
+            Exception: the error that its drafter raised about the last tokens; the resources are
+                returned all the same.
         """
         forwards, decoding = sequence.forwards, sequence.decoding
         session, slot = sequence.session, sequence.slot
-        # The pool may drop the cache while somebody still holds the sequence.
+        # The pool may drop the cache while something still refers to the sequence.
         sequence.forwards = sequence.decoding = sequence.session = sequence.slot = None
         sequence.phase = Phase.DONE
         try:
@@ -254,22 +255,22 @@ class Runner:
                 self._prefixes.settle(slot, kept)
 
     def _fail(self, sequence: Sequence, error: BaseException) -> None:
-        """Ends a sequence whose forward may have ended early: the layers of its cache then hold
-        different numbers of tokens."""
+        """Ends a sequence whose forward pass may have ended early, so that the layers of its cache
+        may hold different numbers of tokens."""
         if sequence.slot is not None:
             self._prefixes.drop(sequence.slot)
         self._end(sequence, error)
 
     def _end(self, sequence: Sequence, error: BaseException) -> None:
-        with suppress(BaseException):  # the first error is the one to tell
+        with suppress(BaseException):  # the first error is the one to report
             self.close(sequence)
-        if isinstance(error, StopIteration):  # it would end the reader's iteration in silence
+        if isinstance(error, StopIteration):  # it would silently end the reader's iteration
             error = RuntimeError(f"a prompt function or a drafter raised {error!r}")
         if sequence.reader is not None:
             sequence.reader.end(error)
 
     def _tokens_to_keep(self, sequence: Sequence, *, has_states: bool) -> list[int]:
-        """What later requests may reuse of the prompt and the answer of a sequence."""
+        """The part of a sequence's prompt and answer that later requests may reuse."""
         options = sequence.options
         if options.scores_prompt:
             return []
@@ -284,27 +285,26 @@ class Runner:
         return sequence.tokens[: len(sequence.prompt) - 1 + whole]
 
     def _first_room(self, sequence: Sequence) -> int:
-        """The tokens that its cache has room for at first; it grows with the answer, however many
-        tokens that may have."""
+        """The tokens that its cache has room for at first; the cache grows with the answer."""
         return min(len(sequence.prompt) + 1, self._prefixes.limit)
 
     def _take_slot(self, sequence: Sequence) -> PrefixSlot:
-        """The cache to answer from, which may hold a part of the prompt already.
+        """The cache to answer from, which may already hold a part of the prompt.
 
-        A prompt that is scored is computed from its first token on.
+        A scored prompt is computed from its first token on.
         """
         prefixes, prompt, options = self._prefixes, sequence.prompt, sequence.options
         self._memory.check(sequence)
         known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
         try:
             slot, sequence.stats.cached_tokens = prefixes.take(known, room, options.slot)
-        except BaseException:  # no memory left, or a cache that was interrupted while it was copied
+        except BaseException:  # out of memory, or an interrupt while a cache was copied
             prefixes.clear()
             raise
         return slot
 
     def _forwards(self, sequence: Sequence) -> Generator[Event | None, None, None]:
-        """Yields once for each forward: what it says, if anything."""
+        """Yields once for each forward pass: its event, if any."""
         slot, stats, options = sequence.slot, sequence.stats, sequence.options
         if slot is None or sequence.cancelled:
             yield Event(Round(finish=Finish.CANCELLED), (), stats)
@@ -332,7 +332,7 @@ class Runner:
         yield None if scored is None else Event(Round(), (), stats, scored)
 
     def _event(self, sequence: Sequence, outcome: Round) -> Event:
-        """Turns a round into what the reader gets."""
+        """Turns a round into an event for the reader."""
         stats, text = sequence.stats, sequence.text
         assert text, "it decodes"
         self.counters.rounds += 1
@@ -347,7 +347,7 @@ class Runner:
     def _prefill(
         self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float
     ) -> Generator[Event | None, None, bool]:
-        """Computes the prompt; False if the request was cancelled before all of it was done.
+        """Computes the prompt; returns False if the request was cancelled before the end.
 
         The last token is left to the first round, because it predicts what follows.
         """
@@ -371,7 +371,7 @@ class Runner:
         overlaps = not (sequence.may_be_cancelled or scorer or ends)
 
         def resume() -> float:
-            """Waits for what others have in flight, and returns the time."""
+            """Waits for the passes that others have in flight, and returns the time."""
             if varies and self._prefixes.in_company:
                 mx.synchronize()
             return perf_counter()
@@ -409,7 +409,7 @@ class Runner:
         and at its end.
 
         A turn begins with a special token. The next prompt of a conversation may differ from there
-        on: many templates leave out what an earlier answer thought.
+        on, because many templates leave out the reasoning of earlier answers.
         """
         special = self._model.tokenizer.special_tokens
         turns = [at for at, token in enumerate(prompt) if token in special][-_TURN_CHECKPOINTS:]
@@ -455,8 +455,8 @@ class Runner:
 
 
 def _event(sequence: Sequence, text: TextStream, outcome: Round, step_s: float) -> Event:
-    """Turns a round into text, cuts it where the text stops, and only then counts it. A step with
-    no draft takes `step_s`, or 0 if that is not known."""
+    """Turns a round into text, cuts it where the text stops, and only then counts it. A step
+    without a draft takes `step_s`, or 0 if that is unknown."""
     pieces = []
     for position, token in enumerate(outcome.tokens):
         drafted = outcome.draft.origin if position < outcome.accepted else Origin.NONE

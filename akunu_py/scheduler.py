@@ -1,7 +1,8 @@
-"""The scheduler: which requests run, and which forward comes next.
+"""The scheduler: which requests run, and which forward pass comes next.
 
-A forward is a chunk of one prefill, or a round over all sequences that decode; they alternate, so
-neither holds the other for more than one. Plain Python: it knows no models and starts no threads.
+A forward pass is a chunk of one prefill, or a round over all sequences that decode. They alternate,
+so neither delays the other by more than one pass. Plain Python: it knows no models and starts no
+threads.
 """
 
 from collections import abc
@@ -13,40 +14,40 @@ from akunu_py.options import DEFAULT_PARALLEL
 from akunu_py.sequence import Phase, Sequence
 
 PATIENCE: Final = 8
-"""A sequence that others were preferred to this many times in a row comes first once: a chat gets a
-round in nine while completions take all places."""
+"""A sequence that was passed over this many times in a row comes first once: a chat gets every
+ninth round while completions take all places."""
 
 MOST_OVERTAKEN: Final = 3
-"""A prompt gets a chunk after this many chunks of shorter ones that came later."""
+"""A prompt gets a chunk after this many chunks of shorter prompts that came later."""
 
 
 _LEAST_URGENT: Final[Rank] = (0, True, 0)
 
 
 class SequenceRunner(Protocol):
-    """Computes the forwards of sequences. No method raises: a sequence that fails is done."""
+    """Computes the forward passes of sequences. No method raises: a sequence that fails is done."""
 
     def encode(self, sequence: Sequence) -> None:
-        """Makes the ids of a new sequence's prompt."""
+        """Encodes the prompt of a new sequence."""
 
     def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
-        """Whether one of those that run computes a prompt that begins like this one."""
+        """Whether a running sequence is computing a prompt that begins like this one."""
 
     def has_room(self, sequence: Sequence) -> bool:
-        """Whether there is memory for its prompt and a usual answer, beside those that run."""
+        """Whether there is memory for its prompt and a usual answer besides the running ones."""
 
     def start(self, sequence: Sequence) -> None:
-        """Gives an encoded sequence what it runs with."""
+        """Gives an encoded sequence everything that it needs to run."""
 
     def reserve(self, sequence: Sequence, *, anyway: bool) -> bool:
-        """Takes memory for its next forward; False if there is none.
+        """Takes memory for its next forward pass; False if there is none.
 
-        With `anyway`, it takes more than there should be. If even that fails, the sequence is done.
+        With `anyway`, it may exceed the limit. If even that fails, the sequence is done.
         """
 
     def advance(self, sequences: abc.Sequence[Sequence]) -> None:
-        """Computes the next forward of each, which may be one for several, and sets the phases that
-        they are in then."""
+        """Computes the next forward pass of each, perhaps one for several, and sets their next
+        phases."""
 
 
 class Scheduler:
@@ -54,16 +55,16 @@ class Scheduler:
 
     At most `parallel` sequences advance. If more urgent ones arrive, the least urgent are paused,
     not dropped: at most `parallel` of them, and none if only one may run. A sequence is admitted
-    when there is memory for it, and when nobody is computing the beginning of its prompt.
+    when there is memory for it, and no other one is computing the beginning of its prompt.
 
     Args:
         parallel: how many sequences may advance together, 1 to `MAX_PARALLEL`.
 
     Attributes:
-        waiting: those that were not admitted yet; other threads may `add` and `withdraw` them.
-        running: those that were admitted and are not done; any thread may read it.
-        rounds: how many rounds there were, whatever the number of sequences in them.
-        advanced: the sum of these numbers.
+        waiting: sequences not admitted yet; other threads may `add` and `withdraw` them.
+        running: sequences that were admitted and are not done; any thread may read it.
+        rounds: the number of rounds.
+        advanced: the sum over all rounds of the sequences in them.
     """
 
     def __init__(self, parallel: int = DEFAULT_PARALLEL) -> None:
@@ -74,7 +75,7 @@ class Scheduler:
         self.advanced = 0
         self._arrivals = count(1)
         self._chunk_was_last = False
-        # What may let a waiting sequence in is marked by a new object, without a lock.
+        # Events that may let a waiting sequence in are marked by a new object, without a lock.
         self._news = self._seen = object()
 
     def next_arrival(self) -> int:
@@ -82,27 +83,27 @@ class Scheduler:
         return next(self._arrivals)
 
     def rank(self) -> Rank:
-        """How urgent the most urgent sequence is; any thread may ask."""
+        """How urgent the most urgent sequence is; any thread may call this."""
         known = (*self.running, *self.waiting)
         return min((sequence.rank for sequence in known), default=_LEAST_URGENT)
 
     def add(self, sequence: Sequence) -> None:
-        """Lets a sequence wait for its turn."""
+        """Adds a sequence to those that wait."""
         sequence.arrival = self.next_arrival()
         self.waiting.append(sequence)
         self._news = object()
 
     def withdraw(self, sequence: Sequence) -> bool:
-        """Takes a sequence back; False if it does not wait any more."""
+        """Removes a waiting sequence; returns False if it is not waiting any more."""
         try:
             self.waiting.remove(sequence)
         except ValueError:
             return False
-        self._news = object()  # those behind it may fit
+        self._news = object()  # sequences behind it may fit
         return True
 
     def admit(self, runner: SequenceRunner) -> None:
-        """Lets waiting sequences run, as many as may."""
+        """Admits as many waiting sequences as may run."""
         while (sequence := self._next(runner)) is not None:
             if not self.withdraw(sequence):
                 continue
@@ -116,7 +117,7 @@ class Scheduler:
             self._remove_if_done(sequence)
 
     def advance(self, runner: SequenceRunner) -> bool:
-        """Computes the next forward; False if there is none to compute."""
+        """Computes the next forward pass; returns False if there is nothing to compute."""
         chosen = self._choose(runner)
         rounds = 0
         for sequence in chosen:
@@ -135,7 +136,7 @@ class Scheduler:
         return bool(chosen)
 
     def clear(self) -> None:
-        """Drops all that run, when something has gone wrong that should not."""
+        """Drops all running sequences, after an unexpected error."""
         self.running, self._news = (), object()
 
     def _remove_if_done(self, sequence: Sequence) -> None:
@@ -149,12 +150,12 @@ class Scheduler:
         most = self.parallel if self.parallel == 1 else 2 * self.parallel
         if news is self._seen or len(self.running) >= most:
             return None
-        # What is free goes to those that run first, or one of them would never get any.
+        # Running sequences get free memory first; otherwise one of them might never get any.
         if any(one.lacks_memory for one in self.running):
             return None
         for sequence in sorted(self.waiting, key=_order):
             better = [one for one in self.running if one.rank <= sequence.rank]
-            if sequence.passed >= PATIENCE:  # or urgent ones that keep coming would starve it
+            if sequence.passed >= PATIENCE:  # otherwise more urgent ones would starve it
                 better = [one for one in better if one.arrival < sequence.arrival]
             if len(better) >= self.parallel:
                 continue
@@ -163,11 +164,11 @@ class Scheduler:
             if sequence.phase is Phase.DONE:  # its prompt was refused
                 self.withdraw(sequence)
             elif not runner.is_being_computed(sequence, self.running):
-                # One that is more urgent than all others does not wait for their memory.
+                # The most urgent sequence does not wait for the others' memory.
                 is_urgent = all(sequence.rank < one.rank for one in self.running)
                 if is_urgent or sequence.cancelled or runner.has_room(sequence):
                     return sequence
-                break  # those behind it take no memory before it
+                break  # sequences behind it must not take memory before it
         self._seen = news
         return None
 
@@ -201,14 +202,14 @@ class Scheduler:
 
 
 def _order(sequence: Sequence) -> tuple[bool, int, tuple[int, bool, int], int]:
-    """The place of a sequence among others; lower goes first. Of those without patience it is the
-    one that was passed most, so that the urgent ones among them do not take all turns."""
+    """The sort key of a sequence; lower goes first. Among those out of patience, the one passed
+    over most goes first, so that urgent ones do not take all turns."""
     impatience = max(0, sequence.passed - PATIENCE + 1)
     return not sequence.cancelled, -impatience, sequence.rank, sequence.arrival
 
 
 def _next_to_prefill(first: Sequence, running: list[Sequence]) -> Sequence:
-    """Of those as urgent as the first: the one with the least to compute, within limits."""
+    """Among those as urgent as the first, the one with the least to compute, within limits."""
     peers = [one for one in running if one.phase is Phase.PREFILLING and one.rank == first.rank]
     found = min(
         peers,

@@ -1,6 +1,6 @@
-"""Sequence: one request, from what was asked to what it needs next.
+"""Sequence: one request, with its input, its options and its state.
 
-Whoever asks makes it. The scheduler reads how urgent it is and what it needs next, and the runner
+The caller makes it. The scheduler reads how urgent it is and what it needs next, and the runner
 fills in the rest. Plain Python.
 """
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _NO_LIMIT: Final = 1 << 20
 _PREFILLED_PER_ROUND: Final = 16
-"""Prompt tokens that take about as long as a round."""
+"""This many prompt tokens take about as long as a round."""
 
 
 class Kind(StrEnum):
-    """What a request is; a chat lets the others go first, because somebody types on meanwhile."""
+    """The kind of a request; a chat lets the others go first, because their users are typing."""
 
     FILL_IN = "fill-in"
     COMPLETION = "completion"
@@ -52,32 +52,32 @@ class Sequence:
     """One request.
 
     Attributes:
-        asked: the prompt as the caller has it, or a function that makes it, which is called on the
-            engine's thread just before the request begins.
-        options: what else the request asks for.
-        kind: what it is to the scheduler.
-        sampler: chooses its tokens; one that is given replaces that of the options.
+        asked: the caller's prompt, or a function that makes it, which is called on the engine's
+            thread just before the request begins.
+        options: the options of the request.
+        kind: its kind, for the scheduler.
+        sampler: chooses its tokens; a given one replaces that of the options.
         may_be_cancelled: whether its prompt is computed so that it can end after each chunk.
         cancelled: whether the rest is no longer wanted; any thread may set it.
-        reader: takes its events.
+        reader: receives its events.
         phase: what it needs next.
         prompt: the ids of the prompt, once they are known.
-        tokens: these, and those of the answer so far.
+        tokens: the ids of the prompt and of the answer so far.
         end_tokens: ids that end the answer.
         fills_gap: whether the answer fills a gap between two pieces of text.
         session: drafts for it, while it runs.
         slot: its cache, while it runs.
-        forwards: what remains of its prompt: computes a chunk at each step.
-        decoding: its rounds, once it decodes, and `text` what they are turned into.
+        forwards: computes the rest of its prompt, a chunk at each step.
+        decoding: its rounds, once it decodes; `text` turns them into text.
         began, prefilled: when it got its cache, and when its prompt was computed.
         computed_tokens: how many tokens of its prompt it has computed.
         stats: its sums so far; any thread may read them.
-        arrival: its place in the order of arrival, and `arrived` when that was.
-        place: its number among those that run, the lowest free one.
-        passed: how often in a row others were preferred to it.
-        overtaken: how many chunks of shorter prompts that came later went before its next one.
-        lacks_memory: whether it could not grow when it was last to be advanced.
-        chunks, rounds: how many it had.
+        arrival: its place in the order of arrival; `arrived` is the time.
+        place: its number among the running sequences, the lowest free one.
+        passed: how often in a row it was passed over.
+        overtaken: how many chunks of shorter, later prompts were computed before its next one.
+        lacks_memory: whether it could not grow at its last turn.
+        chunks, rounds: how many it has had.
     """
 
     asked: Asked | EncodedPrompt | Callable[[], Asked]
@@ -117,28 +117,28 @@ class Sequence:
 
     @classmethod
     def of(cls, asked: "Asked | Sequence", options: Options | None) -> "Sequence":
-        """A sequence for what a caller asks; one that the caller has made stays as it is.
+        """A sequence for a caller's input; a sequence that the caller made is returned unchanged.
 
         Raises:
-            InvalidRequestError: if that one was answered before, or there are other options.
+            InvalidRequestError: if the sequence was answered before, or comes with other options.
         """
         if isinstance(asked, Sequence):
             if asked.reader is not None or asked.phase is not Phase.NEW:
-                raise InvalidRequestError("A sequence is answered once; make another one.")
+                raise InvalidRequestError("A sequence can be answered only once; make another one.")
             if options is not None:
-                raise InvalidRequestError("A sequence has its options; give no others with it.")
+                raise InvalidRequestError("A sequence has its own options; give no others with it.")
             return asked
         return Sequence(asked, options or Options())
 
     @property
     def tokens_left(self) -> int:
-        """How many tokens of its prompt are to be computed."""
+        """How many tokens of its prompt are still to be computed."""
         return len(self.prompt) - self.stats.cached_tokens - self.computed_tokens
 
     @property
     def rank(self) -> tuple[int, bool, int]:
-        """How urgent it is; lower goes first. A priority, as in vLLM, comes before the kind, and
-        that before the work that it may take: each step is four times as much."""
+        """How urgent it is; lower goes first. The priority, as in vLLM, counts before the kind, and
+        the kind before the amount of work, in steps of four times as much."""
         most = _NO_LIMIT if self.options.max_tokens is None else self.options.max_tokens
         work = most + self.stats.prompt_tokens // _PREFILLED_PER_ROUND
         return self.options.priority, self.kind is Kind.CHAT, work.bit_length() // 2

@@ -16,14 +16,14 @@ class Stats:
     """Sums over the rounds of a request, and its clock.
 
     `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
-    tokens of rounds without a draft. `reasoning_tokens` are those of the reasoning that the answer
-    began with, and of its marks. `replayed` counts the tokens that were computed again after a
-    rollback, which `target_tokens` includes. `shared_forwards` are those of `target_forwards` that
-    another request counts, too. `plain_s` is what the tokens would have taken one at a time, by the
-    measured cost of a step; 0 where that was not measured. `queue_s` is spent in a queue, and
-    `setup_s` after that, on encoding the prompt and on what the first request of a kind measures;
-    then the clock of the others starts. `decode_since` is when decoding began, by `perf_counter`,
-    and None before that and in the sums of several requests.
+    tokens of rounds without a draft. `reasoning_tokens` are those of the reasoning at the beginning
+    of the answer, including its marks. `replayed` counts the tokens that were computed again after
+    a rollback, which `target_tokens` includes. `shared_forwards` are those `target_forwards` that
+    another request counts too. `plain_s` is the time that the tokens would have taken one at a
+    time, by the measured cost of a step; 0 if that was not measured. `queue_s` is the time in a
+    queue; `setup_s` is the time after that for encoding the prompt and for what the first request
+    of a kind measures; then the other clocks start. `decode_since` is when decoding began, by
+    `perf_counter`; it is None before that and in the sums of several requests.
     """
 
     prompt_tokens: int = 0
@@ -72,7 +72,7 @@ class Stats:
         else:
             self.corrected += own
         if drafted:
-            # New containers: a copy of the sums, which an event has, keeps the old ones.
+            # New containers, because the copy of the sums in an event keeps the old ones.
             self.accepted_counts = self.accepted_counts + Counter({outcome.accepted: 1})
             origin = outcome.draft.origin
             self.drafted_by_origin = self.drafted_by_origin + Counter({origin: drafted})
@@ -98,7 +98,7 @@ class Stats:
 
     @property
     def drafts(self) -> dict[str, dict[str, int]]:
-        """The tokens drafted and accepted, by where they come from."""
+        """The tokens drafted and accepted, by origin."""
         return {
             origin.value: {"drafted": count, "accepted": self.accepted_by_origin[origin]}
             for origin, count in self.drafted_by_origin.items()
@@ -111,7 +111,7 @@ class Stats:
 
     @property
     def tokens_per_forward(self) -> float:
-        """Tokens emitted per forward of the target."""
+        """Tokens emitted per forward pass of the target."""
         return self.generated_tokens / self.target_forwards if self.target_forwards else 0.0
 
     @property
@@ -121,7 +121,7 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast decoding was as without drafts; None where that is not known."""
+        """The speedup of decoding over no drafts; None if it is unknown."""
         return self.plain_s / self.decode_s if self.plain_s and self.decode_s else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -155,13 +155,13 @@ _SUMMED: Final = tuple(f.name for f in fields(Stats) if f.type in ("int", "float
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What an engine has done since it was loaded; any thread may read it.
+    """Counts of an engine's work since it was loaded; any thread may read them.
 
     Attributes:
-        requests: how many reached the model, cancelled ones included.
-        prefill_chunks: forwards over a stretch of a prompt.
+        requests: how many reached the model, including cancelled ones.
+        prefill_chunks: forward passes over a part of a prompt.
         prefill_tokens: how many prompt tokens they computed.
-        rounds: rounds of decoding; one of several sequences counts for each of them.
+        rounds: rounds of decoding; one over several sequences counts once for each.
     """
 
     requests: int = 0

@@ -1,11 +1,11 @@
-"""Lists of token ids: what two of them share, and several documents in one list."""
+"""Lists of token ids: their common parts, and several documents in one list."""
 
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
 FIRST_BOUNDARY: Final = 1 << 31
-"""Ids from here on close references; no vocabulary is that large.
+"""Ids from here on end references; no vocabulary is this large.
 
 A drafter that copies keeps the references and the prompt in one list. Each boundary occurs once, so
 no match runs across it.
@@ -15,12 +15,12 @@ _STRIDE: Final = 256
 
 
 class Origin(StrEnum):
-    """What a draft is counted as, where users see it; empty for a token that was not drafted. One
-    that a network and a copy made together counts as the copy, if they agreed."""
+    """The origin of a draft, as users see it; empty for a token that was not drafted. A draft on
+    which a network and a copy agreed counts as the copy."""
 
     NONE = ""
-    COPIES = "copies"  # of the request and its references
-    MEMORY = "memory"  # of projects and earlier requests
+    COPIES = "copies"  # from the request and its references
+    MEMORY = "memory"  # from projects and earlier requests
     HEAD = "head"  # the model's own
     MODEL = "draft model"
     GRAMMAR = "grammar"
@@ -39,7 +39,7 @@ def common_prefix_length(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
-    """How many tokens before a place agree with recent ones, the last token first."""
+    """How many tokens before a place agree with `recent`, which has the last token first."""
     length = 0
     for token in recent if place >= len(recent) else recent[:place]:
         place -= 1
@@ -50,7 +50,7 @@ def agreement(tokens: Sequence[int], place: int, recent: Sequence[int]) -> int:
 
 
 def joined(references: Sequence[Sequence[int]], prompt: Sequence[int]) -> list[int]:
-    """The references, each closed by a boundary, and then the prompt."""
+    """The references, each followed by a boundary, and then the prompt."""
     tokens: list[int] = []
     for number, reference in enumerate(references):
         tokens.extend(reference)

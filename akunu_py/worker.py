@@ -1,8 +1,8 @@
-"""EngineWorker: an engine on a thread of its own, used from other threads or from an event loop.
+"""EngineWorker: an engine on its own thread, used from other threads or from an event loop.
 
 MLX arrays belong to the thread that made them. So one thread loads the engine and does everything
-with it; other threads wait for results, or read events as they come. Between two forwards, the
-thread makes the calls that wait, and the scheduler admits requests. This module knows neither
+with it; other threads wait for results, or read events as they come. Between two forward passes,
+the thread makes waiting calls, and the scheduler admits requests. This module knows neither
 terminals nor HTTP.
 """
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from akunu_py.prompt import PromptInput
 
 _PAUSE_S: Final = 0.5
-"""After this long without a request, costs are measured: a request that comes waits for a forward
-at most."""
+"""After this long without a request, costs are measured; a new request waits for at most one
+forward pass."""
 
 _IDLE_S: Final = 2.0
-"""After this long, prompts are saved, a file at a time."""
+"""After this long without a request, prompts are saved, a file at a time."""
 
 _TRIM_EVERY_S: Final = 10.0
-"""Requests that are refused before the engine hears of them free memory, too."""
+"""Memory is also freed after requests that were refused before they reached the engine."""
 
 T = TypeVar("T")
 
 _Call = tuple[int, "Callable[[Engine], object]", "Future[object]"]
-"""A call that waits: its place in the order of arrival, the function, and its outcome."""
+"""A waiting call: its place in the order of arrival, the function, and its outcome."""
 
 
 class EngineWorker:
@@ -55,14 +55,14 @@ class EngineWorker:
         load: makes the engine; runs on the worker's thread.
         queue_limit: how many requests and calls may wait; None for any number.
         parallel: how many requests are answered at a time, fewer if memory is short. With 1,
-            requests and calls are done one after another, though urgent requests overtake others
-            that wait.
+            requests and calls are done one after another, though urgent requests overtake other
+            waiting ones.
         turns: shared by the engines of this process, which compute one at a time.
 
     Attributes:
-        scheduler: says what runs; any thread may look at it.
-        loading: the engine, or the error that prevents it. Other threads may use only those parts
-            of the engine that never change or that say so: names, sizes, notices, counters.
+        scheduler: shows what is running; any thread may look at it.
+        loading: the engine, or the error that prevented it. Other threads may use only those parts
+            of the engine that never change or that allow it: names, sizes, notices, counters.
     """
 
     def __init__(
@@ -75,8 +75,7 @@ class EngineWorker:
     ) -> None:
         if not 1 <= parallel <= MAX_PARALLEL:
             raise InvalidRequestError(
-                f"The number of requests at a time must be from 1 to {MAX_PARALLEL}, "
-                f"not {parallel}."
+                f"`parallel` must be from 1 to {MAX_PARALLEL}, not {parallel}."
             )
         self.scheduler = Scheduler(parallel)
         self.loading: Future[Engine] = Future()
@@ -99,19 +98,19 @@ class EngineWorker:
 
     @property
     def busy(self) -> bool:
-        """Whether a request or a call is being worked on; any thread may ask."""
+        """Whether a request or a call is in progress; any thread may read this."""
         return self._calling or bool(self.scheduler.running)
 
     @property
     def queue_depth(self) -> int:
-        """How many requests and calls wait; any thread may ask."""
+        """How many requests and calls are waiting; any thread may read this."""
         return len(self.scheduler.waiting) + len(self._calls)
 
     def call(self, task: "Callable[[Engine], T]") -> T:
-        """Runs a function of the engine on its thread and waits for its result.
+        """Runs a function on the engine's thread and waits for its result.
 
         Raises:
-            Exception: what the function raised, or why the engine could not be loaded.
+            Exception: the error of the function, or why the engine could not be loaded.
             QueueFullError: if the queue is full.
         """
         self._check_waiter()
@@ -138,11 +137,11 @@ class EngineWorker:
     ) -> EventStream:
         """Completes a prompt; see `Engine.stream` for the arguments and the errors.
 
-        The prompt may be a function that makes it: it runs on the worker's thread just before the
-        request begins. Errors are raised by the iteration. Of equally urgent requests, the earlier
-        come first; one that is cancelled while it waits leaves the queue and never reaches the
-        engine. Events are kept until they are read, so a slow reader holds nobody. `queues` is
-        whether the limit of the queue holds.
+        The prompt may be a function that makes it; it runs on the worker's thread just before the
+        request begins. The iteration raises errors. Among equally urgent requests, earlier ones
+        come first; a request cancelled while it waits leaves the queue and never reaches the
+        engine. Events are kept until they are read, so a slow reader delays nobody. `queues` says
+        whether the queue limit applies.
 
         Raises:
             QueueFullError: if the queue is full.
@@ -158,12 +157,12 @@ class EngineWorker:
         return events
 
     def close(self, timeout: float | None = None) -> bool:
-        """Cancels the requests that run, ends those that wait, and ends the thread.
+        """Cancels running requests, ends waiting ones, and ends the thread.
 
-        A stream that waits ends as a cancelled one does, a call with an `EngineClosedError`.
+        A waiting stream ends as if cancelled, a waiting call with an `EngineClosedError`.
 
-        Waits `timeout` seconds for the thread, or without limit, and returns whether it has ended.
-        Loading cannot be interrupted; saving prompts is waited for.
+        It waits up to `timeout` seconds for the thread (None: without limit) and returns whether it
+        has ended. Loading cannot be interrupted, and saving prompts is waited for.
         """
         self._check_waiter()
         with self._changed:
@@ -179,11 +178,11 @@ class EngineWorker:
         return prompt(self.loading.result())
 
     def _check_waiter(self) -> None:
-        """Raises an `InvalidRequestError` where a wait for the worker would never end."""
+        """Raises an `InvalidRequestError` if waiting for the worker would never end."""
         check_process(self._process)
         if get_ident() == self._thread and not self._done.is_set():
             raise InvalidRequestError(
-                "What the engine itself calls cannot wait for the engine's worker, nor close it."
+                "A function that the engine calls cannot wait for the engine's worker or close it."
             )
 
     def _put(self, put: Callable[[], object], *, queues: bool) -> None:
@@ -202,7 +201,7 @@ class EngineWorker:
             _end(sequence, None)
 
     def _abandon(self, reason: BaseException | None) -> None:
-        """Ends everything that waits: as cancelled, unless there is another reason."""
+        """Ends everything that is waiting, as cancelled unless there is another reason."""
         for sequence in list(self.scheduler.waiting):
             if self.scheduler.withdraw(sequence):
                 _end(sequence, reason)
@@ -221,7 +220,7 @@ class EngineWorker:
     def _await(self, idle_work: Iterable[float] = ()) -> bool:
         """Waits until there is something to do; False once the worker is closed.
 
-        Meanwhile it does the idle work, each part after the seconds that are yielded before it.
+        Meanwhile, it does the idle work, each part after the seconds yielded before it.
         """
         for patience in chain(idle_work, [None]):
             with self._changed:
@@ -230,7 +229,7 @@ class EngineWorker:
         return not self._closed
 
     def _next_call(self) -> _Call | None:
-        """Takes the call that is to be made now; one by one, it waits for earlier requests."""
+        """Takes the call to make now; without parallel requests, it waits for earlier requests."""
         scheduler = self.scheduler
         with self._changed:
             if not self._calls:
@@ -254,7 +253,8 @@ class EngineWorker:
         self._calling = False
 
     def _serve(self, engine: "Engine") -> None:
-        """Computes one forward after another, and what waits in between, until it is closed."""
+        """Computes one forward pass after another, and makes waiting calls in between, until it is
+        closed."""
         scheduler, runner = self.scheduler, engine.runner
         while scheduler.running or self._await(self._idle_work(engine)):
             try:
@@ -265,7 +265,7 @@ class EngineWorker:
                         for sequence in scheduler.running:
                             sequence.cancelled = True
                     scheduler.advance(runner)
-            except BaseException as error:  # nothing should raise, but nobody may hang if it does
+            except BaseException as error:  # nothing should raise, but no reader may hang then
                 self._lose(error)
                 for sequence in scheduler.running:
                     with suppress(BaseException):
@@ -273,8 +273,8 @@ class EngineWorker:
                 scheduler.clear()
 
     def _idle_work(self, engine: "Engine") -> Iterator[float]:
-        """Does what no request should wait for, also none of another engine; yields how long to
-        wait before each part."""
+        """Does the work that no request should wait for, not even one of another engine; yields how
+        long to wait before each part."""
 
         def is_wanted() -> bool:
             return bool(self.queue_depth) or self._closed or self._turns.contended
@@ -289,17 +289,19 @@ class EngineWorker:
             yield _TRIM_EVERY_S
             if not self._turns.contended:
                 give_back_memory()
-                engine.measure_costs(is_wanted)  # unless it is done
+                engine.measure_costs(is_wanted)  # does nothing once they are measured
 
     def _work(self) -> None:
         self._thread = get_ident()
-        self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
+        self.loading.set_running_or_notify_cancel()  # from now on, no waiter can cancel it
         try:
             engine = self._load()
             engine.model.on_lost(self._lose)
             self.scheduler.parallel = engine.fitting(self.scheduler.parallel)
             if self.scheduler.parallel > 1:
-                _ = engine.batch.why_impossible  # tried here; other threads look at the outcome
+                _ = (
+                    engine.batch.why_impossible
+                )  # tried here, because other threads read the outcome
         except BaseException as error:
             self.loading.set_exception(error)
             while self._await():
@@ -312,7 +314,7 @@ class EngineWorker:
 
 
 def _end(sequence: Sequence, reason: BaseException | None) -> None:
-    """Ends the events of a sequence that does not run: as cancelled, unless there is a reason."""
+    """Ends the events of a sequence that does not run, as cancelled unless there is a reason."""
     reader = sequence.reader
     if reader is None:
         return

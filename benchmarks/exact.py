@@ -1,4 +1,4 @@
-"""What it costs that drafts change nothing: the forwards that compute a row alike.
+"""The cost of exactness: forward passes that compute identical rows.
 
     python -m benchmarks.exact simulate
     python -m benchmarks.exact here --quick

@@ -256,7 +256,7 @@ class TestCancelling:
         assert not any(slot.busy for slot in engine.slots)
 
     def test_a_sequence_has_its_options(self, engine: Engine) -> None:
-        with pytest.raises(InvalidRequestError, match="has its options"):
+        with pytest.raises(InvalidRequestError, match="has its own options"):
             engine.generate(Sequence(PROMPT), Options(1))
         with pytest.raises(InvalidRequestError, match="not dict"):
             engine.generate(PROMPT, {"max_tokens": 1})  # type: ignore[arg-type]

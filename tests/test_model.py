@@ -70,11 +70,11 @@ def own_code(folder: Path) -> None:
         (lambda folder: remove(folder, "model.safetensors"), "weights are missing"),
         (
             lambda folder: os.truncate(folder / "model.safetensors", 5000),
-            "cannot be read, so download them again",
+            "cannot be read; download them again",
         ),
         (
             lambda folder: os.truncate(folder / "model.safetensors", 0),
-            "cannot be read, so download them again",
+            "cannot be read; download them again",
         ),
         (
             lambda folder: change_config(folder, hidden_size=256),
@@ -82,15 +82,15 @@ def own_code(folder: Path) -> None:
         ),
         (lambda folder: change_config(folder, num_hidden_layers=3), "do not fit its config.json"),
         (lambda folder: change_config(folder, num_hidden_layers=10**9), "layers 1000000000, which"),
-        (lambda folder: change_config(folder, text_config={"n_layer": 10**9}), "which cannot be"),
-        (lambda folder: change_config(folder, max_position_embeddings=10**15), "which cannot be"),
-        (lambda folder: change_config(folder, max_position_embeddings=-1), "which cannot be"),
+        (lambda folder: change_config(folder, text_config={"n_layer": 10**9}), "impossible"),
+        (lambda folder: change_config(folder, max_position_embeddings=10**15), "impossible"),
+        (lambda folder: change_config(folder, max_position_embeddings=-1), "impossible"),
         (lambda folder: (folder / "config.json").write_text("[" * 10**5), "cannot be read"),
         (
             lambda folder: change_config(folder, model_type="megatronosaurus"),
             "'megatronosaurus', which the installed mlx-lm does not know",
         ),
-        (own_code, "runs Python code of its own; if you trust it, use --trust-remote-code"),
+        (own_code, "runs its own Python code; if you trust it, add --trust-remote-code"),
         (lambda folder: remove(folder, "tokenizer.json", "tokenizer_config.json"), "does not load"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "does not load"),
         (without_a_shard, "has no model-00002-of-00002.safetensors, a part of its weights"),

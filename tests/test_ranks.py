@@ -184,7 +184,7 @@ def test_the_others_end_if_the_first_rank_is_killed(
         code, _, errors = outcome(ranks[1])
     assert code == 3
     assert "has lost rank 0" in errors
-    assert "a defect" not in errors
+    assert "a bug" not in errors
 
 
 def test_an_interrupted_answer_ends_all_quietly(folders: dict[str, str], tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_what_runs_mlx_lm_alone_is_refused_by_all_ranks_before_they_connect(
         with monkeypatch.context() as inner:
             inner.setattr("akunu_py.__main__.signal", lambda *_: None)  # of this process
             assert main(words) == 2
-        assert "which runs in one process here: omit `mlx.launch`." in capsys.readouterr().err
+        assert "compare with mlx-lm in one process: omit `mlx.launch`." in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""What `bench` measures: cost, speedup, replay; tables and JSON."""
+"""The measurements of `bench`: cost, speedup and replay, as tables and JSON."""

@@ -1,8 +1,8 @@
 """Contestants: the ways to answer a request that `bench speedup` times against one another.
 
-A task goes in; a completion comes out, with the seconds its decoding took. Prompts are computed
-anew and not timed. A forced completion shows what an engine does with the answers of a perfect
-model: every forward is computed as always, and then the token that it chose is replaced.
+A task goes in; a completion comes out, with the seconds that decoding took. Prompts are computed
+afresh and not timed. A forced completion shows what an engine does with the answers of a perfect
+model: every forward pass is computed as usual, and then the token it chose is replaced.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Task:
 
 @dataclass(frozen=True)
 class TimedCompletion:
-    """The answer to a task, without end tokens, and the seconds per token, conversion to text
-    included. mlx-lm's has no `stats` and no `rounds`."""
+    """The answer to a task, without end tokens, and the seconds per token, including the conversion
+    to text. mlx-lm's has no `stats` and no `rounds`."""
 
     tokens: list[int]
     seconds_per_token: float
@@ -109,7 +109,7 @@ def mlx_lm_sampler(sampling: Sampling) -> Callable[[mx.array], mx.array]:
 
 
 class Akunu(Policy):
-    """This engine with a drafter and a number of draft tokens; `none` decodes plainly."""
+    """This engine with a drafter and a number of draft tokens; `none` decodes without drafts."""
 
     def __str__(self) -> str:
         return "plain" if self.drafter == "none" else super().__str__()

@@ -23,7 +23,7 @@ DRAFT_LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 ACCEPTANCES: Final = (0.5, 0.7, 0.9, 1.0)
 
 _Cells = tuple[tuple[str, ...], list[tuple[str, ...]]]
-"""The heads and the rows of a table."""
+"""The column heads and the rows of a table."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class CostReport:
 
     @property
     def lengths(self) -> list[int]:
-        """None beyond what was measured."""
+        """Draft lengths, none beyond what was measured."""
         return [length for length in DRAFT_LENGTHS if length < self.curve.longest]
 
     @property
@@ -117,24 +117,27 @@ class CostReport:
 
 
 def exactness_of(curve: CostCurve) -> str:
-    """Which forwards compute a row alike, and what exact answers cost, in a sentence without a full
-    stop."""
+    """Which forward passes compute rows identically, and what exact answers cost: a sentence
+    without a full stop."""
     alike = curve.row_class
     if alike is None:
-        return "Drafts may change near-ties; `bench cost` finds out what --exact costs"
+        return (
+            "Drafts may change near-ties (ties within rounding); `bench cost` measures what "
+            "--exact costs"
+        )
     compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
     if not alike.allows_drafts:
         return (
-            "No forward passes of several tokens are known to compute a row alike at a lower price "
-            f"than blocks have ({compared}): with --exact, drafts change no token, which costs "
+            "No sizes of forward pass are known that give identical rows at a lower cost than "
+            f"blocks ({compared}). With --exact, drafts change no token, which costs "
             f"{price_of_blocks(curve):.0%}"
         )
     usual = affordable(curve, alike, FREE)
     price = price_of_class(curve, alike)
-    when = "with --exact" if usual is None else "by default, in an answer that is computed alone,"
+    when = "With --exact" if usual is None else "By default, in an answer that is not batched,"
     like = "mlx-lm's" if alike.smallest == 1 else f"that of steps padded to {alike.smallest} tokens"
     return (
-        f"Forward passes of {alike} ({compared}): {when} drafts change no token, which costs "
+        f"Forward passes of {alike} ({compared}). {when} drafts change no token, which costs "
         f"{price:.0%}, and the text is {like}"
     )
 

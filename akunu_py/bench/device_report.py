@@ -1,7 +1,7 @@
-"""`doctor --report`: what a model does on a machine, as Markdown and JSON to paste into an issue.
+"""`doctor --report`: how a model performs on a machine, as Markdown and JSON for an issue.
 
-It holds figures, versions, and the names of the device and the model, but no paths, prompts or
-answers.
+The report has figures, versions, and the names of the device and the model, but no paths, prompts
+or answers.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def make_prompts(engine: Engine, count: int, max_tokens: int) -> list[Prompt]:
 class Difference:
     """The first position at which an answer differs from the one without drafts.
 
-    The gap between the two best logits there distinguishes a near-tie, which another kernel for
-    another number of rows decides otherwise, from an error.
+    The gap between the two best logits there tells a near-tie, which a kernel for another number of
+    rows may decide the other way, from an error.
     """
 
     prompt: int
@@ -113,7 +113,7 @@ def _top_2_gap(engine: Engine, tokens: list[int]) -> float:
 def find_differences(
     engine: Engine, index: int, prompt: Prompt, plain: list[int], others: Mapping[str, list[int]]
 ) -> list[Difference]:
-    """Where other answers to a prompt, by their names, begin to differ from the plain one."""
+    """Where other answers to a prompt begin to differ from the plain one, by their names."""
     found = []
     for name, answer in others.items():
         if answer != plain:
@@ -126,7 +126,7 @@ def find_differences(
 def identity_table(
     prompts: Sequence[Prompt], differences: Sequence[Difference], others: Sequence[str]
 ) -> str:
-    """How many answers differ from plain decoding's by kind of prompt, one row for each way."""
+    """How many answers differ from plain decoding, by kind of prompt; a row for each way."""
     all_kinds = [prompt.kind for prompt in prompts]
     kinds = list(dict.fromkeys(all_kinds))
     rows = []
@@ -142,7 +142,7 @@ def identity_table(
 
 @dataclass(frozen=True)
 class Identity:
-    """Which greedy answers of up to `max_tokens` differ from plain decoding's."""
+    """Which greedy answers of up to `max_tokens` tokens differ from plain decoding."""
 
     prompts: Sequence[Prompt]
     differences: Sequence[Difference]
@@ -159,10 +159,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """All that was found; a part is missing if the run was interrupted before it.
+    """The results; a part is missing if the run was interrupted before it.
 
-    `load` is the mean number of processes that wanted a core when it began; `seconds` leaves out
-    the measurement of the costs.
+    `load` is the mean number of processes that wanted a core at the start; `seconds` excludes the
+    measurement of the costs.
     """
 
     cost: CostReport
@@ -212,10 +212,10 @@ class DeviceReport:
 
 
 def make_report(engine: Engine, cost: CostReport, progress: Progress) -> DeviceReport:
-    """Compares the answers of an engine with mlx-lm's, and their speed.
+    """Compares the answers and the speed of an engine with mlx-lm's.
 
-    Answers are as long as the time allows, from what a step costs. After an interrupt, the report
-    has what was found so far.
+    The length of the answers depends on what a step costs here, so that the run ends in time. After
+    an interrupt, the report has the results so far.
     """
     begun, load = perf_counter(), os.getloadavg()[0]
     speedup, checks = None, list[Check]()
@@ -272,6 +272,6 @@ def _measure_speedup(engine: Engine, cost: CostReport, progress: Progress) -> Sp
 
 
 def _affordable(seconds: float, answers: int, cost: CostReport, tokens: range) -> int:
-    """How many tokens each answer may have, if plain decoding of all must take `seconds`."""
+    """How many tokens each answer may have if plain decoding of all may take `seconds`."""
     fitting = int(seconds / answers / cost.curve.decode_s(cost.context))
     return min(max(fitting, tokens[0]), tokens[-1])

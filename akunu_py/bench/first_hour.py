@@ -37,7 +37,7 @@ _SAMPLED: Final = Sampling(temperature=0.8, top_k=40, seed=1)
 
 @dataclass(frozen=True)
 class Check:
-    """A step: what was done, what was found, and what it should be; `values` are its figures."""
+    """A step: what was done, the result, and the expected result; `values` has the figures."""
 
     step: int
     what: str
@@ -47,7 +47,7 @@ class Check:
 
 
 def first_hour(engine: Engine, cost: CostReport, progress: Progress, done: list[Check]) -> None:
-    """Adds a check for each step to `done`, which keeps those before an interrupt.
+    """Adds a check for each step to `done`, so that an interrupt loses only the current one.
 
     mlx-lm comes last: while it answers, it lets Metal wire all memory.
     """
@@ -73,9 +73,9 @@ def first_hour(engine: Engine, cost: CostReport, progress: Progress, done: list[
 def _costs_are_kept(engine: Engine, cost: CostReport) -> Check:
     kept = CostStore().load(cost_key(engine.model, engine.backend))
     sizes = len(cost.curve.levels[0].verify_s)
-    found = f"{sizes}, {'read' if kept == cost.curve.unpadded else 'not read'} again"
-    what = "sizes of a round that were measured, and read from the disk again"
-    return Check(4, what, found, "16 or more, read again", [sizes])
+    found = f"{sizes}, {'read' if kept == cost.curve.unpadded else 'not read'} back"
+    what = "round sizes that were measured, and read back from disk"
+    return Check(4, what, found, "16 or more, read back", [sizes])
 
 
 def _plain_speed(engine: Engine, sampling: Sampling, name: str) -> Check:

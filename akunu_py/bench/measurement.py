@@ -1,4 +1,4 @@
-"""What all reports share: the machine, medians with quartiles, tables, and files."""
+"""What all reports share: descriptions of the machine, medians with quartiles, tables, files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Spread:
 
 
 def describe_machine(backend: Backend) -> dict[str, Any]:
-    """The machine and the libraries, as every recorded result begins."""
+    """The machine and the libraries, for the head of every record."""
     macos = platform.mac_ver()[0]
     system = f"macOS {macos}" if macos else platform.system()
     return {

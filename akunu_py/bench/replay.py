@@ -1,6 +1,6 @@
-"""Replay: how much faster a known text is generated with a drafter and a planner, predicted.
+"""Replay: predicts how much faster a known text is generated with a drafter and a planner.
 
-The reference text plays the target (teacher forcing): the shipped decoding loop runs on a
+The reference text plays the target (teacher forcing): the engine's own decoding loop runs on a
 `KnownAnswer`, whose clock is a cost curve. Token ids come in, counts go out.
 """
 
@@ -21,7 +21,7 @@ from akunu_py.round import Round
 from akunu_py.tokens import common_prefix_length
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))
-"""Every forward costs the same, so the speedup is the number of tokens per forward."""
+"""Every forward pass costs the same, so the speedup is the number of tokens per forward pass."""
 
 _CONTEXT_GRAIN: Final = 64
 
@@ -36,10 +36,10 @@ class ReplayCase:
 
 
 class RoundShape(NamedTuple):
-    """What decides how long a round takes.
+    """Everything that decides how long a round takes.
 
     `context` counts the tokens in the cache before it; a pipelined round was submitted before the
-    previous one ended; `replayed` tokens were computed again.
+    previous one ended; `replayed` tokens had to be computed again.
     """
 
     drafted: int
@@ -101,7 +101,8 @@ class ReplayResult:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def predicted_speedup(self, curve: CostCurve) -> float:
-        """The time of this many pipelined steps over that of the rounds: of forward passes only."""
+        """The time of the same tokens in pipelined steps over that of the rounds; forward passes
+        only."""
         if not self.rounds:
             return 1.0
         spent = sum(count * shape.seconds(curve) for shape, count in self.rounds.items())
@@ -110,9 +111,9 @@ class ReplayResult:
 
 
 class KnownAnswer:
-    """A target of the decoding loop that reads an answer instead of computing it.
+    """A target for the decoding loop that reads an answer instead of computing it.
 
-    Its passes take as long as the curve says, and verify up to `limit` drafted tokens.
+    Its passes take as long as the curve says and verify up to `limit` drafted tokens.
     """
 
     can_pipeline = True
@@ -131,7 +132,7 @@ class KnownAnswer:
         return 1 + len(self._answer) + self._limit
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """Does not depend on where the answer ends: tokens drafted beyond its end count too."""
+        """Independent of where the answer ends: tokens drafted beyond its end count too."""
         return self._limit if tokens_wanted > 0 else 0
 
     def submit(self, known: int, draft: Draft) -> _PendingRound:
@@ -182,7 +183,7 @@ def replay_rounds(
     curve: CostCurve = UNIT_COSTS,
     limit: int = MAX_PLANNED_TOKENS,
 ) -> Iterator[Round]:
-    """Replays one request, a round at a time, in the loop that the engine decodes with."""
+    """Replays one request, a round at a time, in the engine's own decoding loop."""
     trimmer = DraftTrimmer(case.end_tokens)
     session = DraftSession(drafter, planner, trimmer, num_draft_tokens=limit)
     session.begin(case.prompt)

@@ -1,4 +1,4 @@
-"""`bench replay`: the predicted speedups of policies on known answers; nothing is measured."""
+"""`bench replay`: predicted speedups of policies on known answers; nothing is measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner
 
 FindDrafter = Callable[[str], Callable[[], Drafter]]
-"""Of a drafter's name, what makes a drafter for each request."""
+"""Takes a drafter's name; returns a function that makes one for each request."""
 
 _NO_MEMORIES: Final[Mapping[str, Segment]] = MappingProxyType({})
 _HEADS: Final = (
@@ -31,8 +31,8 @@ _HEADS: Final = (
 
 @dataclass(frozen=True)
 class Policy:
-    """A drafter, and the maximum of draft tokens per round; None leaves it to the planner. With
-    `recalls`, it also drafts from the memory of a project.
+    """A drafter, and the maximum number of draft tokens per round; None leaves that to the planner.
+    With `recalls`, it also drafts from the memory of a project.
     """
 
     drafter: str
@@ -130,7 +130,7 @@ class ReplayReport:
             ]
         parts += ["Costs:", "\n".join(f"- {curve}" for curve in self.curves)]
         if len(self.curves) > 1:
-            parts.append("--costs NAME takes one of them, and then also lists passes and drafts.")
+            parts.append("--costs NAME replays with one of them, and also lists passes and drafts.")
         return parts
 
     def _table(self, kind: str) -> str:
@@ -157,8 +157,8 @@ def replay_policy(
 ) -> ReplayResult:
     """Replays requests with the costs of a curve.
 
-    What `auto` and planners learn is kept from request to request, as in an engine, but the text of
-    earlier requests only if it `keeps` that. A policy that recalls drafts from `memory`.
+    What `auto` and planners learn is kept from request to request, as in an engine; the text of
+    earlier requests only with `keeps`. A policy that recalls drafts from `memory`.
     """
     fixed = policy.num_draft_tokens
     limit = MAX_PLANNED_TOKENS if fixed is None else fixed

@@ -1,6 +1,6 @@
-"""Requests with known right answers: from JSON lines, or from held-out files of a project.
+"""Requests with known answers, from JSON lines or from held-out files of a project.
 
-Text comes in, token ids of a tokenizer go out. Knows no drafters and no model.
+Text comes in, token ids go out. It knows no drafters and no model.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MAX_REQUESTS: Final = 200
 """Requests of a project, unless the user wants more or fewer."""
 
 _HELD_OUT: Final = 5
-"""Of this many files, one is held out."""
+"""One file in this many is held out."""
 _MAX_PROMPT: Final = 30_000
-"""Characters before a request's answer."""
+"""How many characters of context a request has before its answer."""
 _LINES: Final = 20
 _LEAST_LINES: Final = 3
 
@@ -61,8 +61,8 @@ class Sample:
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
-    """The samples in a file of JSON lines, gzipped or not; blank lines are skipped. A line that is
-    no sample is refused with its number.
+    """The samples in a file of JSON lines, gzipped or not; blank lines are skipped. The error for a
+    line that is no sample names its number.
     """
     kind = path.name.removesuffix(".gz").removesuffix(".jsonl")
     try:
@@ -74,7 +74,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
                         yield _sample_of(json.loads(line), kind)
                     except ValueError as error:
                         raise InvalidRequestError(
-                            f"Line {number} of {path} is no sample: {error}."
+                            f"Line {number} of {path} is not a sample: {error}."
                         ) from error
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise InvalidRequestError(
@@ -126,8 +126,8 @@ def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
 def encode_samples(
     tokenizer: Tokenizer, samples: Iterable[Sample], room: float = inf
 ) -> dict[str, list[ReplayCase]]:
-    """Encoded samples by their kind; left out are those without a prompt or an answer, and those
-    whose prompt has more tokens than there is `room` for."""
+    """Encoded samples by kind, without those that have no prompt, no answer, or a prompt of more
+    than `room` tokens."""
     cases: dict[str, list[ReplayCase]] = {}
     for sample in samples:
         case = encode_sample(tokenizer, sample)
@@ -181,7 +181,7 @@ class HeldOut:
 def hold_out(
     project: Path, tokenizer: Tokenizer, folder: Path, *, most: int = MAX_REQUESTS
 ) -> HeldOut:
-    """Divides a project; takes `most` requests, at random, and refuses one that has none.
+    """Splits a project; takes up to `most` requests at random, and refuses a project without any.
 
     The memory is written to `folder`, which must stay until the end of the replay.
     """

@@ -1,7 +1,7 @@
-"""`bench speedup`: contestants answer the same requests in turns, and their times are compared.
+"""`bench speedup`: contestants answer the same requests in turn, and their times are compared.
 
-All run in one process, on the same weights and BLAS, in an order drawn anew for every request, so
-that a busy moment or a warm cache cannot favour one of them. Each speedup is that of a pair: an
+All run in one process, on the same weights and BLAS, in a new random order for every request, so
+that a busy moment or a warm cache cannot favour one of them. Each speedup compares a pair: an
 answer, and the baseline's answer to the same request in the same turn.
 """
 
@@ -30,7 +30,7 @@ from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
 
 OWN, FORCED = "own", "forced"
-"""Which answers are decoded: the model's own, or the reference instead of them."""
+"""Which answers are decoded: the model's own, or the reference in their place."""
 
 SAMPLED: Final = frozenset({"novel"})
 """Workloads whose own answers are sampled, because a small model's greedy prose repeats itself."""
@@ -41,13 +41,13 @@ SHOWN_NAMES: Final = {
     "copies + planner": "copies alone",
     "head + planner": "head alone",
 }
-"""The contestants in records, and what these call them."""
+"""The contestants in records, and their names there."""
 EVERYONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _ABOUT: Final = {
     OWN: "the model's own answers",
-    FORCED: "forced answers: the reference's tokens are taken as the model's choices, "
-    "and every forward pass is computed and paid for",
+    FORCED: "forced answers: the reference's tokens count as the model's choices, "
+    "and every forward pass is computed and timed",
 }
 
 _LaneKey = tuple[str, bool, int]  # a workload, whether it is forced, a contestant's index
@@ -55,7 +55,7 @@ _LaneKey = tuple[str, bool, int]  # a workload, whether it is forced, a contesta
 
 @dataclass(frozen=True)
 class SpeedupPair:
-    """A completion, with the baseline's and the plain one of the same task in the same turn."""
+    """A completion, with the baseline's and the plain one for the same task in the same turn."""
 
     task: Task
     completion: TimedCompletion
@@ -64,15 +64,15 @@ class SpeedupPair:
 
     @property
     def expected(self) -> TimedCompletion:
-        """The answer that this should be: sampled ones depend on the engine's own draws."""
+        """The answer that this should equal: sampled ones depend on the engine's random numbers."""
         return self.baseline if self.task.sampling.greedy else self.plain
 
     def over(self, other: TimedCompletion) -> float:
         return other.seconds_per_token / self.completion.seconds_per_token
 
     def predicted_speedup(self, curve: CostCurve) -> float:
-        """The curve predicts the speedup over plain decoding; that of plain decoding over the
-        baseline is the measured one."""
+        """The predicted speedup over plain decoding times the measured one of plain decoding over
+        the baseline."""
         plain = self.baseline.seconds_per_token / self.plain.seconds_per_token
         return plain * self.completion.rounds.predicted_speedup(curve)
 
@@ -83,10 +83,10 @@ class SpeedupRow:
 
     Attributes:
         compared_with: the contestant whose answers these should be; empty if there is none.
-        shares: where the time of decoding went, in shares of it; None for mlx-lm. `drafting` is
-            proposing, planning and learning; `forward` is building forward passes and waiting for
-            their tokens, and `building` the part of it in which the host built them;
-            `detokenizing` is timed afterwards, on the same tokens; `rest` is all else.
+        shares: the shares of the decoding time; None for mlx-lm. `drafting` is proposing, planning
+            and learning; `forward` is building forward passes and waiting for their tokens, and
+            `building` the part of it in which the host built them; `detokenizing` is timed
+            afterwards, on the same tokens; `rest` is everything else.
     """
 
     kind: str
@@ -103,7 +103,7 @@ class SpeedupRow:
 
     @property
     def differences(self) -> list[int]:
-        """Of each answer that is another than expected, the index of the first wrong token."""
+        """The index of the first wrong token of each answer that differs from the expected one."""
         both = [(pair.completion.tokens, pair.expected.tokens) for pair in self.pairs]
         differing = [two for two in both if two[0] != two[1]] if self.compared_with else []
         return [common_prefix_length(*two) for two in differing]
@@ -228,7 +228,8 @@ class SpeedupReport:
         return heading(self.machine, self.model)
 
     def markdown(self, shown: Mapping[str, str] = EVERYONE) -> list[str]:
-        """The contestants that are `shown`, by their names in a report, or all if none is."""
+        """The report with the contestants that are `shown`, by the names given there; if there are
+        none of them, with all."""
         heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
                  "tokens per pass", "acceptance", "over no drafts", "same answers",
                  "% of the time: draft, build, wait, text, rest")  # fmt: skip
@@ -252,7 +253,7 @@ class SpeedupReport:
 
     def _summary(self) -> Iterator[str]:
         if not self.complete:
-            yield "The run was interrupted: some rows have fewer pairs, or are missing."
+            yield "The run was interrupted: some rows have fewer pairs or are missing."
         if self.prediction_error is not None:
             yield (
                 "Measured and predicted speedups are "
@@ -291,20 +292,21 @@ def contest(
     curve: CostCurve,
     progress: Progress | None = None,
 ) -> tuple[list[SpeedupRow], bool]:
-    """Lets contestants answer each task `rounds` times in turns, after a first time that warms up.
+    """Lets contestants answer each task `rounds` times in turn, after a warm-up.
 
-    The first contestant is the baseline, the second decodes plainly. `curve` serves predictions.
-    After an interrupt, the results so far count; returns the rows, and whether they are complete.
+    The first contestant is the baseline, the second decodes without drafts. `curve` is for the
+    predictions. After an interrupt, the results so far count. Returns the rows, and whether they
+    are complete.
     """
     lanes: dict[_LaneKey, list[SpeedupPair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
     turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds
-    # What is learnt of forced answers, where a model would seldom be right, is not true of its own.
+    # What is learnt from forced answers, which the model would seldom give, misleads on its own.
     turns.sort(key=lambda turn: turn[0].forced)
     try:
         for turn, (task, counts) in enumerate(turns):
             found: dict[int, TimedCompletion | None] = {}
-            # A contestant leaves warm caches to the next one, so the order changes.
+            # A contestant leaves warm caches for the next one, so the order changes.
             order = Random(turn).sample(range(len(contestants)), len(contestants))
             for place, index in enumerate(order):
                 if progress:

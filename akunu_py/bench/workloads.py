@@ -1,9 +1,9 @@
 """Workloads that every machine has: requests and right answers from the standard library.
 
-Five kinds: `edit` asks for code with a name changed, `fill-in` for lines that were cut out of a
-file, `structure` continues the records of a table, `question` asks what a function of the library
-does, and `novel` continues prose, where drafts fail. They are the same on every run of one Python
-version; edits and fill-ins come from files that the bundled model was not trained on.
+Five kinds: `edit` asks for code with a name changed, `fill-in` for lines cut out of a file,
+`structure` continues the records of a table, `question` asks what a library function does, and
+`novel` continues prose, where drafts fail. They are the same in every run of one Python version;
+edits and fill-ins come from files that the bundled model was not trained on.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rR]?"""(.*?)"""', re.DOTALL)
 def make_workloads(
     count: int, kinds: Sequence[str] = KINDS, unseen: Mapping[str, str] | None = None
 ) -> list[Sample]:
-    """`count` requests of each kind, the kinds in turns, from the standard library, or from other
-    texts by their paths, none of which the model was trained on."""
+    """`count` requests of each kind, in turn, from the standard library or from other texts (by
+    path) that the model was not trained on."""
     makers = {
         "edit": _edits,
         "fill-in": _fill_ins,
@@ -57,8 +57,8 @@ def make_workloads(
 
 
 def held_out(path: str) -> bool:
-    """Whether a file of the library, by its path in it, was kept out of `ember`'s training, by
-    the rule of `models/training/corpus.py`.
+    """Whether a library file was kept out of `ember`'s training, by the rule of
+    `models/training/corpus.py`; `path` is relative to the library.
     """
     digest = hashlib.blake2b(f"python-stdlib/{path}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") % 100 < _HELD_OUT_PERCENT
@@ -176,7 +176,7 @@ def _documented(path: str, text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Whether a paragraph of a docstring is words, not code, lists or names."""
+    """Whether a paragraph of a docstring is prose, not code, lists or names."""
     letters = sum(character.isalpha() or character.isspace() for character in paragraph)
     return len(paragraph) > 80 and letters > 0.92 * len(paragraph) and "\n  " not in paragraph
 

@@ -1,1 +1,1 @@
-"""The KV cache of one sequence, and the pool of caches that requests share."""
+"""The KV cache of a sequence, and the pool of caches that requests reuse."""

@@ -1,10 +1,10 @@
-"""BatchedLayer: one layer's caches of several sequences, as mlx-lm's models take them together.
+"""BatchedLayer: the caches of several sequences for one layer, as mlx-lm's models take them.
 
-Every token of a batched forward is a row of its own: a model is called with ids `[rows, 1]`. The
-rows of a sequence are appended to its own cache and attend to that alone, so a long context costs
+Every token of a batched forward pass is its own row: a model is called with ids `[rows, 1]`. The
+rows of a sequence are appended to its own cache and attend only to that, so a long context costs
 the others nothing. The network must leave its attentions to the cache; see `model/attention.py`.
-Where sequences of about the same length have joined their caches (`KVCache.join`) and have one
-token each, one operation serves all. A model that looks at its keys itself gets them padded, in a
+If sequences of about the same length have joined their caches (`KVCache.join`) and have one token
+each, one operation serves all. A model that reads its keys itself gets them padded, in a
 `PaddedLayer`.
 """
 
@@ -24,18 +24,19 @@ from akunu_py.cache.layers import LayerCache, check_room
 from akunu_py.cache.windows import WindowLayerCache
 
 _MOST_PADDING: Final = 1.5
-"""Caches are joined, and attended to together, if the longest length times their number is at most
+"""Caches are joined and attended to together if their number times the longest length is at most
 this many times the sum of their lengths."""
 
 
 class BatchedRows:
-    """Which rows of a forward belong to which sequence: `counts` of each, one after the other.
+    """Which rows of a forward pass belong to which sequence: `counts` rows of each, in order.
 
     Attributes:
         positions: the position of each row in its sequence.
         shares: whether any of the caches shares its buffers.
         are_joined: whether the caches are all those of a group, in the order of their seats, and
-            each sequence has one row and about the same length, unless the forward pads anyway.
+            each sequence has one row and about the same length, unless the forward pass pads
+            anyway.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class BatchedRows:
 
     @cached_property
     def additive_mask(self) -> mx.array | None:
-        """The same to add to scores, 0 or minus infinity: `[sequences, 1, 1, 1, longest]`."""
+        """The same mask in a form to add to scores: `[sequences, 1, 1, 1, longest]`, with 0 or
+        minus infinity."""
         mask = self.mask(None)
         return None if mask is None else mx.where(mask, 0.0, -mx.inf)[:, None]
 
@@ -96,7 +98,7 @@ class WindowMask:
 
 
 class BatchedLayer:
-    """The cache that a model's layer gets in a batched forward: of each sequence, its own."""
+    """The cache that a layer gets in a batched forward pass, with the cache of each sequence."""
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows) -> None:
         self.rows = rows
@@ -108,7 +110,7 @@ class BatchedLayer:
 
     @property
     def has_window(self) -> bool:
-        """Whether each sequence needs the mask of its own cache over what `append_each` returns."""
+        """Whether each sequence needs its own cache's mask over what `append_each` returns."""
         return any(isinstance(layer, WindowLayerCache) for layer in self._layers)
 
     def make_mask(
@@ -144,13 +146,13 @@ class BatchedLayer:
         mask: Any = None,
         sinks: mx.array | None = None,
     ) -> mx.array:
-        """The output of an attention, of the shape of its queries, `[rows, heads, 1, head_dim]`; a
-        ValueError if it is not over the keys that were appended, or has a mask of its own."""
+        """The output of an attention, in the shape of its queries, `[rows, heads, 1, head_dim]`.
+        Raises a ValueError if the attention is not over the appended keys or has its own mask."""
         queries, *others = inputs
         window = mask.size if isinstance(mask, WindowMask) else None
         is_own = [array.shape for array in others] == [array.shape for array in self.appended]
         if not is_own or (mask is not None and window is None):
-            raise ValueError("This attention is not over what its cache holds.")
+            raise ValueError("This attention is not over the content of its cache.")
         named = {"scale": scale} if sinks is None else {"scale": scale, "sinks": sinks}
         if self.rows.are_joined:
             layer, made = self._layers[0], self.rows.mask(window)
@@ -186,15 +188,15 @@ class BatchedLayer:
 
 
 class PaddedLayer:
-    """The cache of a layer in a forward over `[sequences, longest]` tokens.
+    """The cache of a layer in a forward pass over `[sequences, longest]` tokens.
 
-    It returns all keys and values, padded at the end, and a mask, so that the model's own code can
-    use them, as latent attention does.
+    It returns all keys and values, padded at the end, and a mask, for the model's own code to use;
+    latent attention does that.
     """
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows, places: StateRows) -> None:
         if any(type(layer) is not LayerCache for layer in layers):
-            raise ValueError("These caches do not show all of their keys.")
+            raise ValueError("These caches do not return all of their keys.")
         self.offset = mx.array(rows.lengths)
         self.appended: tuple[Any, Any] = (None, None)
         self._layers, self._rows = layers, rows
@@ -242,8 +244,8 @@ class PaddedLayer:
 def _append_shared(
     layers: Sequence[LayerCache], at: mx.array, keys: mx.array, values: mx.array, ends: list[int]
 ) -> tuple[mx.array, mx.array]:
-    """Writes to the buffers that layers share, each row where `at` says; returns all up to the
-    longest of the `ends`."""
+    """Writes to the buffers that layers share, each row at its place in `at`; returns all keys and
+    values up to the longest of the `ends`."""
     shared, longest = layers[0].held, max(ends)
     assert shared.keys is not None
     assert shared.values is not None
@@ -255,14 +257,14 @@ def _append_shared(
 
 
 class BatchedCaches:
-    """The caches of several sequences for one forward, with `counts` rows of each.
+    """The caches of several sequences for one forward pass, with `counts` rows of each.
 
-    The forward is one over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`.
+    The forward pass is one over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`.
 
     Attributes:
         layers: what a model is called with.
         attention: those of them with keys and values.
-        recorder: what `record` needs for the forward; None if no layer needs it.
+        recorder: to be given to `record` for the forward pass; None if no layer needs it.
     """
 
     def __init__(
@@ -293,7 +295,7 @@ class BatchedCaches:
         return logits.flatten(0, 1)[rows.places] if rows.pads else logits[:, 0]
 
     def advance(self) -> None:
-        """Counts the tokens of the forward, which has been built, and hands out the states."""
+        """Counts the tokens of the forward pass that was built, and hands out the states."""
         recordings = [cache.recording for cache in self._caches]
         for part in self._states:
             part.settle(recordings)

@@ -1,9 +1,9 @@
-"""BatchedStates: the states of one recurrent layer for several sequences, in one forward.
+"""BatchedStates: the states of one recurrent layer for several sequences, in one forward pass.
 
-Where each sequence has one row, the layer computes on stacked states as mlx-lm's own batches do.
-Where some have more, the rows of each must go through the convolution and the recurrence in their
-order: these are given `[sequences, longest]`, padded at the end, and their inputs are recorded for
-each sequence, so that it can roll back. See `states.py` for the functions that this serves.
+If each sequence has one row, the layer computes on stacked states as mlx-lm's own batches do. If
+some have more, the rows of each must go through the convolution and the recurrence in order. These
+get `[sequences, longest]`, padded at the end, and their inputs are recorded for each sequence, so
+that it can roll back. `states.py` has the functions that this serves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +17,9 @@ from akunu_py.cache.states import Recording, Recur, Recurrence
 
 
 class StateRows:
-    """The rows of a forward, `counts` of each sequence, and what its recurrent layers are given.
+    """The rows of a forward pass, `counts` of each sequence, and the inputs of recurrent layers.
 
-    A forward that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
+    A forward pass that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
 
     Attributes:
         convolved: the inputs of each convolution, `[sequences, kept + longest, width]`.
@@ -78,8 +78,8 @@ class StateRows:
         return mx.expand_dims(flat[self.places], axis)
 
     def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
-        """A convolution over `[rows, kept + 1, width]`, of which each row has its own sequence's
-        state, and its own input as the last."""
+        """A convolution over `[rows, kept + 1, width]`: each row has the state of its sequence, and
+        then its own input."""
         inputs = given
         if not self.pads:
             kept = given[mx.array(self._firsts), :-1]
@@ -94,8 +94,8 @@ class StateRows:
         inputs: Sequence[str],
         axis: int,
     ) -> tuple[mx.array, mx.array]:
-        """A recurrence over `[rows, 1]` places from states of all sequences; its second result
-        stands for the states of all."""
+        """A recurrence over `[rows, 1]` places from the states of all sequences; its second result
+        stands for their next states."""
         gathered = {name: self.gather(arguments[name], axis) for name in inputs}
         arguments = {**arguments, **gathered}
         outputs, state = call(**arguments)
@@ -104,16 +104,16 @@ class StateRows:
 
 
 class BatchedStates:
-    """What a recurrent layer gets in place of its own cache, an `ArraysCache` of mlx-lm.
+    """Takes the place of a recurrent layer's own cache, an `ArraysCache` of mlx-lm.
 
     Args:
         parts: the caches of the sequences.
-        before: the states of their last forward, which need not be stacked again.
+        before: the states of their last forward pass, which then need not be stacked again.
 
     Attributes:
         cache: the entries of all, `[sequences, ..]`; where a sequence has more than one row, those
             of convolutions are `[rows, ..]`.
-        own: what each sequence has of each entry.
+        own: the part of each entry that belongs to each sequence.
     """
 
     lengths = left_padding = None
@@ -146,13 +146,13 @@ class BatchedStates:
         """See `ArraysCache`."""
 
     def holds(self, index: int, entries: Sequence[mx.array]) -> bool:
-        """Whether an entry is still that of these sequences, which have these."""
+        """Whether an entry still consists of these entries of the sequences."""
         own = self.own[index]
         is_same = len(own) == len(entries) and all(map(is_, own, entries))
         return is_same and self._rows.longest == 1
 
     def settle(self, recordings: Sequence[Recording | None]) -> None:
-        """Gives each sequence its states, and its recording what repeats a part of the forward."""
+        """Gives each sequence its states, and its recording the inputs of the forward pass."""
         rows = self._rows
         for index, entry in enumerate(self.cache):
             if entry is None:

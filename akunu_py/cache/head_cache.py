@@ -1,8 +1,8 @@
-"""HeadCache: what a model's head has read of a sequence, and what it has yet to read.
+"""HeadCache: what a model's head has read of a sequence, and what it still has to read.
 
 Pair `i` is the model's hidden state of token `i` and the token `i + 1`. Pairs wait until the head
-is asked, and are then read in one forward. Pairs that nobody gave are zeros: that costs acceptance,
-and never changes a text.
+is asked, and are then read in one forward pass. Missing pairs count as zeros: that lowers the
+acceptance rate but never changes a text.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from akunu_py.cache.kv_cache import HeadPairs, KVCache
 from akunu_py.cache.states import parts_of
 
 _MOST_UNREAD: Final = 256
-"""This many waiting pairs are read even if nobody asks, so that their hidden states take little
-memory."""
+"""Once this many pairs wait, they are read without being asked for, because their hidden states
+take memory."""
 
 
 class PairReader(Protocol):
@@ -25,7 +25,7 @@ class PairReader(Protocol):
         """An empty cache for `capacity` pairs."""
 
     def __call__(self, tokens: mx.array, hidden: mx.array, cache: KVCache) -> mx.array:
-        """Appends pairs to the cache; returns the head's state of each."""
+        """Appends pairs to the cache; returns the head's state for each."""
 
 
 class HeadCache(HeadPairs):
@@ -33,7 +33,7 @@ class HeadCache(HeadPairs):
 
     Attributes:
         pairs: the keys and values of those that were read.
-        is_wanted: whether somebody may ask; if not, pairs are dropped.
+        is_wanted: whether the head may be asked; if not, pairs are dropped.
     """
 
     def __init__(self, head: PairReader, capacity: int) -> None:
@@ -64,13 +64,13 @@ class HeadCache(HeadPairs):
             self.pairs.submit()
 
     def complete(self, token: int) -> None:
-        """Tells the token after the last hidden state, if that is not known yet."""
+        """Adds the token after the last hidden state, if it is not known yet."""
         if self._start + len(self._next) < self._end:
             self._next.append(token)
 
     def read(self) -> mx.array | None:
-        """Reads the pairs that wait; returns the state of the last, `[1, hidden_size]`, lazy, or
-        None if there was none."""
+        """Reads the waiting pairs; returns the lazy state of the last one, `[1, hidden_size]`, or
+        None if none waits."""
         count = len(self._next)
         if not count:
             return None
@@ -87,7 +87,7 @@ class HeadCache(HeadPairs):
         return self.pairs.length + pairs <= self.pairs.capacity
 
     def fill(self, length: int) -> None:
-        """Counts pairs that nobody gave, up to a length."""
+        """Counts missing pairs, up to a length."""
         start = self.pairs.length
         if length > start:
             for layer in parts_of(self.pairs.layers):

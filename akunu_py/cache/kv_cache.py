@@ -1,9 +1,9 @@
-"""KVCache: a model's whole context, which `rollback` shortens whatever its layers are.
+"""KVCache: a model's whole context, which `rollback` shortens for every kind of layer.
 
 Layers with keys and values roll back by a counter. The states of recurrent layers are kept in
 checkpoints, which is free because MLX arrays are immutable. A rollback within the last marked
-forward repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
-checkpoint before that length: `mark` makes one for the beginning of a draft, `keep` one for later
+forward pass repeats the recurrence, if it was recorded (`states.py`). Otherwise it goes to the last
+checkpoint before that length: `mark` makes one at the beginning of a draft, `keep` one for later
 prompts, with a copy of the windows.
 """
 
@@ -30,7 +30,7 @@ from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.errors import CacheError
 
 MakeLayers = Callable[[int], list[Any]]
-"""Makes a model's caches, empty, for a capacity; a list as mlx-lm's models take it."""
+"""Makes a model's empty caches for a capacity, in the list that mlx-lm's models take."""
 
 
 class HeadPairs(Protocol):
@@ -58,15 +58,16 @@ class KVCache:
     """A model's whole cache, with room for `capacity` tokens.
 
     Attributes:
-        layers: what mlx-lm's models are called with.
+        layers: the list that mlx-lm's models are called with.
         checkpoints: those kept for later prompts, the shortest first.
         head: what the model's own head holds of the sequence; None if it has none.
-        recording: records the next forward, after `mark`; or None.
+        recording: records the next forward pass, after `mark`; or None.
         has_states: whether it has recurrent layers, which keep their latest states only.
         group: the caches that share buffers with it, where it has the place `seat`; or None.
         needs_checkpoints: whether long rollbacks need checkpoints.
         quantized_start: the length at which keys and values are quantized; 0 if from the beginning
-            or never. Forwards end there, and a longer cache returns to no shorter length but 0.
+            or never. Forward passes end there, and a longer cache can return to no shorter length
+            except 0.
     """
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
@@ -113,7 +114,7 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all buffers, states and checkpoints; 0 before the first forward."""
+        """Bytes of all buffers, states and checkpoints; 0 before the first forward pass."""
         nbytes = sum(layer.nbytes for layer in self._counted)
         if (group := self.group) is not None:  # those that stay share all of its buffers
             nbytes = nbytes * group.size // (group.size - group.left)
@@ -131,13 +132,13 @@ class KVCache:
         return growing / self.capacity * capacity + fixed
 
     def advance(self, tokens: int, stack: Sequence[Any] | None = None) -> None:
-        """Counts the tokens of a forward that has been built, which left its states in a `stack` if
-        it had company; a `CacheError` if a layer did not count them."""
+        """Counts the tokens of a forward pass that was built, which left its states in a `stack` if
+        it was batched. Raises a `CacheError` if a layer did not count them."""
         self.length += tokens
         self.stack = stack
         self._recorded, self.recording = self.recording, None
         if self._mark_shares and self._mark is not None and self._recorded is None:
-            # The mark may stay for long, and would keep the states of all sequences.
+            # The mark may stay for a long time, and would keep the states of all sequences alive.
             self._mark_shares = False
             mx.async_eval(_unshared(self._mark.states))  # type: ignore[no-untyped-call]
         for layer in self._counted:
@@ -156,7 +157,7 @@ class KVCache:
         """Forgets every token after the first `to`, and more if it has to.
 
         Returns:
-            How many of the wanted tokens are missing: the next forward must begin with them.
+            How many of the wanted tokens are missing: the next forward pass must begin with them.
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")
@@ -169,15 +170,15 @@ class KVCache:
         return to - checkpoint.length
 
     def checkpoint(self, *, whole: bool = False) -> Checkpoint:
-        """What it takes to return to the present length, however many tokens follow if `whole`."""
+        """A checkpoint at the present length; if it is `whole`, any number of tokens may follow."""
         windows = tuple(layer.snapshot() for layer in self._windows) if whole else None
         return Checkpoint(self.length, tuple(copy_of(vars(part)) for part in self._states), windows)
 
     def mark(self) -> None:
         """Lets `rollback` return to the present length, until the next mark.
 
-        Call it before a forward that may be rolled back. It is free, but the present states and the
-        inputs of that forward stay in memory until the next forward or rollback.
+        Call it before a forward pass that may be rolled back. It is free, but the present states
+        and the inputs of that forward pass stay in memory until the next forward pass or rollback.
         """
         if self.has_states:
             self._mark, self._mark_shares = self.checkpoint(), self.stack is not None
@@ -190,7 +191,7 @@ class KVCache:
             self.checkpoints.append(self.checkpoint(whole=True))
 
     def skip(self, tokens: int) -> None:
-        """Counts tokens that were never computed, to time forwards after a long context."""
+        """Counts tokens that were never computed, to time forward passes after a long context."""
         check_room(self.length + tokens, self.capacity)
         for layer in self._counted:
             layer.skip(tokens)
@@ -236,7 +237,7 @@ class KVCache:
             cache.group, cache.seat = group, seat
 
     def separate(self) -> None:
-        """Moves its content to buffers of its own, if it shares some and there is memory."""
+        """Moves its content to its own buffers, if it shares some and there is memory."""
         self._leave_group()
         with suppress(Exception):
             for layer in self._counted:
@@ -251,8 +252,8 @@ class KVCache:
             self.group = None
 
     def copy(self, other: "KVCache", tokens: int) -> None:
-        """Becomes a copy of another cache of the same model, rolled back to `tokens`, which that
-        must be able to; a `ContextOverflowError` if they do not fit."""
+        """Becomes a copy of another cache of the same model, rolled back to `tokens`. The other one
+        must be able to roll back that far. Raises a `ContextOverflowError` if they do not fit."""
         way = other._way_back(tokens)
         if tokens > other.length or way.length != tokens:
             raise ValueError(f"A cache of {other.length} tokens cannot give {tokens}.")
@@ -267,7 +268,7 @@ class KVCache:
 
     @property
     def kinds(self) -> list[str]:
-        """What each layer's cache is; caches of one model and the same kinds exchange rows."""
+        """The kind of each layer's cache; caches of one model and the same kinds exchange rows."""
         kinds = [
             part.kind if isinstance(part, LayerCache) else type(part).__name__
             for part in parts_of(self.layers)
@@ -280,7 +281,7 @@ class KVCache:
 
     @property
     def floor(self) -> int:
-        """The fewest tokens that a cache with its rows may hold."""
+        """The fewest tokens that a cache with these rows may hold."""
         return max((one.floor for one in self._counted if one not in self._windows), default=0)
 
     def rows(self, start: int, stop: int) -> list[tuple[mx.array, ...]]:
@@ -291,11 +292,11 @@ class KVCache:
         return [layer.rows(start, stop) for layer in self._stored]
 
     def fits(self, rows: Any, checkpoints: Sequence[Checkpoint], tokens: int) -> bool:
-        """Whether rows of this many tokens, and checkpoints, may be of a cache of its model; it
-        must hold a token."""
+        """Whether rows of this many tokens, and checkpoints, can come from a cache of this model.
+        This cache must hold a token."""
         forms = zip(*(layer.forms(tokens) for layer in self._stored), strict=True)
         whole = [list(form) for form in forms] or [[]]
-        # Rows of the head may be missing: its pairs count as zeros then.
+        # Rows of the head may be missing; its pairs then count as zeros.
         own, missing = len(self._counted), [form_of(())] * (len(self._stored) - len(self._counted))
         states = self.checkpoint().states
         return form_of(rows) in [*whole, *([*form[:own], *missing] for form in whole)] and all(
@@ -312,8 +313,8 @@ class KVCache:
         mx.eval([layer.state for layer in self._stored])
 
     def resume(self, length: int, checkpoints: Sequence[Checkpoint]) -> None:
-        """Completes what `append_rows` began, with whole checkpoints, the shortest first; if the
-        cache needs any, the last is at `length`."""
+        """Completes `append_rows` with whole checkpoints, the shortest first. If the cache needs
+        any, the last one is at `length`."""
         if self.needs_checkpoints:
             last = checkpoints[-1]
             for window, content in zip(self._windows, last.windows or (), strict=True):
@@ -401,8 +402,8 @@ class KVCache:
 
 
 def _unshared(states: Any) -> list[mx.array]:
-    """Moves states that are slices of larger arrays to memory of their own, in place, because a
-    recording may know them; returns what to evaluate."""
+    """Moves states that are slices of larger arrays to their own memory, in place because a
+    recording may refer to them; returns the arrays to evaluate."""
     found = arrays_of(states)
     for state in found:
         state[:] = mx.contiguous(state)
@@ -410,5 +411,5 @@ def _unshared(states: Any) -> list[mx.array]:
 
 
 def _reach(layers: Sequence[LayerCache], to: int) -> bool:
-    """Whether moving their counters returns all of them to `to` tokens."""
+    """Whether all of them can return to `to` tokens by moving their counters."""
     return all(layer.floor <= to for layer in layers) or not to

@@ -1,6 +1,6 @@
 """The cache of a layer with full attention: keys and values in buffers, written in place.
 
-It serves unmodified mlx-lm models. A rollback only moves a counter: what lies after it is
+It works with unmodified mlx-lm models. A rollback only moves a counter: what lies beyond it is
 overwritten before it is read.
 """
 
@@ -23,8 +23,7 @@ def check_room(tokens: int, capacity: int) -> None:
 
 @dataclass(eq=False, slots=True)
 class Buffers:
-    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; several sequences may have a seat
-    each in them."""
+    """Keys and values, `[seats, kv_heads, rows, head_dim]` each; each seat is for one sequence."""
 
     keys: mx.array | None = None
     values: mx.array | None = None
@@ -35,7 +34,7 @@ class Buffers:
 class CacheGroup:
     """Caches that share buffers: at first `size` of them, each with room for `rows` tokens.
 
-    The buffers stay as they are until all caches have `left`."""
+    The buffers are kept whole until all caches have `left`."""
 
     size: int
     rows: int
@@ -46,14 +45,15 @@ class LayerCache:
     """The keys and values of one layer with full attention.
 
     The two buffers have shape `[1, kv_heads, capacity, head_dim]` and the dtype of the first keys.
-    MLX writes them in place only while nothing else holds a reference to them: never keep one, only
-    slices. Names are mlx-lm's, because some of its models use them; `offset` counts the tokens.
+    MLX writes them in place only while nothing else holds a reference to them, so keep slices but
+    never a reference. Names are mlx-lm's, because some of its models use them; `offset` counts the
+    tokens.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.offset = 0
-        self.nbytes = 0  # no property, because every request asks all caches
+        self.nbytes = 0  # not a property, because every request reads it from all caches
         self.held = Buffers()
         self._seat = slice(None)
 
@@ -113,8 +113,7 @@ class LayerCache:
         self.offset += tokens * (self.keys is not None)
 
     def grow(self, capacity: int) -> None:
-        """Moves its content to larger buffers of its own, if these are too small and there is
-        memory."""
+        """Moves its content to larger buffers, if these are too small and there is memory."""
         keys = self.keys
         if keys is not None and capacity > keys.shape[2]:
             larger = LayerCache(capacity)
@@ -124,8 +123,8 @@ class LayerCache:
 
     @staticmethod
     def join(layers: "Sequence[LayerCache]") -> None:
-        """Moves the content of several sequences, none of them empty, into shared buffers, which
-        one operation can append to, and one can attend to. Each can also be used as before."""
+        """Moves the content of several sequences, none of them empty, into shared buffers, so that
+        one operation appends to all, and one attends to all. Each still works on its own."""
         first = layers[0]
         assert first.keys is not None
         assert first.values is not None
@@ -177,8 +176,8 @@ class LayerCache:
         return tuple(array[..., start:stop, :] for array in self.state)
 
     def forms(self, tokens: int) -> tuple[Any, Any]:
-        """The form of its `rows` of this many tokens before they are quantized, and after that, if
-        they are; it must hold a token."""
+        """The forms of its `rows` of this many tokens before and after quantization, if there is
+        one. The cache must hold a token."""
         return (form_of_rows(self.rows(0, 1), tokens),) * 2
 
     def append_rows(self, rows: Sequence[mx.array]) -> None:

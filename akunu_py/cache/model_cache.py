@@ -1,4 +1,4 @@
-"""The cache of a model of mlx-lm: a cache for each kind of layer, and what a rejection costs."""
+"""The cache of an mlx-lm model: a cache for each kind of layer, and what a rejection costs."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -15,7 +15,7 @@ from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.options import KVQuantization
 
 KEPT_TOKENS: Final = 4
-"""How many tokens of the beginning a bounded cache keeps, as in mlx-lm."""
+"""How many tokens at the beginning a bounded cache keeps, as in mlx-lm."""
 
 
 class Rollback(StrEnum):
@@ -34,7 +34,7 @@ def make_kv_cache(
     max_size: int | None = None,
     make: Callable[[MakeLayers, int], KVCache] = KVCache,
 ) -> KVCache:
-    """The cache for an mlx-lm model: mlx-lm's own caches, replaced by ours where possible.
+    """The cache for an mlx-lm model: our caches where possible, else mlx-lm's own.
 
     Sliding windows and recurrent states do not grow, so they are neither quantized nor bounded.
     Layers with full attention can be quantized, or keep `max_size` tokens, the first `KEPT_TOKENS`
@@ -48,7 +48,7 @@ def make_kv_cache(
 
 
 def no_rollback_reason(cache: KVCache) -> str | None:
-    """One line for the user if a cache cannot be rolled back; None if it can."""
+    """A line for the user if a cache cannot be rolled back; None if it can."""
     if cache.can_rollback:
         return None
     return (
@@ -70,6 +70,6 @@ def _layer(
         return ChunkLayerCache(capacity, own.chunk_size)
     if type(own) is CacheList:
         if sum(type(part) is GrowingLayerCache for part in own.caches) > 1:
-            max_size = None  # an indexer may choose any key, by its place
+            max_size = None  # an indexer may choose any key by its position
         return CacheList(*(_layer(part, capacity, quantization, max_size) for part in own.caches))
     return own

@@ -1,12 +1,12 @@
 """PrefixPool: several caches with their tokens, and the choice of one for each request.
 
-A request is served by the slot that shares most with its prompt, which rolls back to the shared
-part, if that keeps more than half of its tokens. Otherwise that slot stays as it is, and the
-shared part is copied into another one: a new slot while memory lasts, then the least recently used
-one. If files on disk hold much more of the prompt than any slot, a new slot is filled from them.
+A request gets the slot that shares most with its prompt. If the shared part is more than half of
+the slot's tokens, the slot rolls back to it. Otherwise the slot stays as it is, and the shared part
+is copied into another one: a new slot while memory lasts, then the least recently used one. If
+files on disk hold much more of the prompt than any slot, a new slot is filled from them.
 
-Several requests may be served at once. What a busy slot has computed of its prompt is copied for
-others, but it is neither taken nor dropped. Whoever admits a request asks `has_room` first.
+Several requests may be served at once. What a busy slot has computed of its prompt can be copied by
+others, but a busy slot is neither reused nor dropped. Call `has_room` before admitting a request.
 """
 
 import math
@@ -28,13 +28,13 @@ GROWTH: Final = 512
 """The fewest tokens that a slot grows by."""
 
 _HEADROOM: Final = 8
-"""A slot gets room for this part of its tokens in addition: an eighth. It is copied when it grows,
-so a long answer copies each token some eight times in all, and an eighth of the memory is unused
-at most."""
+"""A slot gets this share of its tokens as extra room: an eighth. It is copied when it grows, so a
+long answer copies each token about eight times in all, and at most an eighth of the memory is
+unused."""
 
 
 class OtherCaches(Protocol):
-    """Caches that take a part of the memory, and are cheaper to compute again than a slot."""
+    """Other caches in the same memory, which are cheaper to compute again than a slot."""
 
     @property
     def nbytes(self) -> int:
@@ -46,7 +46,7 @@ class OtherCaches(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SlotStatus:
-    """What a slot holds: of a busy one, how many tokens of the prompt when that was last looked at.
+    """What a slot holds; for a busy one, how many tokens of the prompt when it was last checked.
 
     `last_used` is in seconds since 1970; 0 if it has not served a request yet.
     """
@@ -60,8 +60,8 @@ class SlotStatus:
 
 
 class PrefixSlot:
-    """A cache that knows its tokens, so that a shared prefix is computed once; `tokens` of a busy
-    slot are those that others may copy."""
+    """A cache that knows its tokens, so that a shared prefix is computed once. The `tokens` of a
+    busy slot are those that others may copy."""
 
     def __init__(self, cache: "KVCache", slot_id: int = 0) -> None:
         self.id = slot_id
@@ -79,7 +79,7 @@ class PrefixSlot:
     def usable(self, prompt: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again.
 
-        At least the last one must: its prediction is what a request needs.
+        The last one always must be, because a request needs its prediction.
         """
         shared = min(common_prefix_length(self.tokens, prompt), len(prompt) - 1)
         return self.cache.reach(shared)
@@ -95,7 +95,7 @@ class PrefixPool:
 
     Args:
         make_cache: makes an empty cache for a number of tokens.
-        bytes_of: tells the most bytes that a cache for a number of tokens takes.
+        bytes_of: the most bytes that a cache for a number of tokens takes.
         limit: the most tokens that a slot may hold.
         memory: bytes that all slots, and the caches of a draft model, may take together; busy
             slots whose requests did not wait may exceed it.
@@ -151,7 +151,7 @@ class PrefixPool:
         self._slots[slot.id] = self._slots.pop(slot.id)
         if capacity > slot.cache.capacity:
             self.grow(slot, tokens)
-        # Making room may have dropped the best slot, or the checkpoint that it would begin at.
+        # Making room may have dropped the best slot, or the checkpoint that it would start from.
         cached = slot.usable(prompt)
         if best is not None and best.id in self._slots and best.cache.can_rollback:
             shared = best.usable(prompt)
@@ -164,7 +164,7 @@ class PrefixPool:
         return slot, cached
 
     def has_room(self, tokens: int, slot: PrefixSlot | None = None) -> bool:
-        """Whether a slot, or a new one, can have room for this many tokens within the memory."""
+        """Whether there is memory for a slot, or a new one, with room for this many tokens."""
         if slot is not None and tokens <= slot.cache.capacity:
             return True
         busy = [one for one in self._slots.values() if one.busy and one is not slot]
@@ -179,7 +179,7 @@ class PrefixPool:
 
     def may_join(self, caches: Sequence["KVCache"]) -> bool:
         """Whether there is memory for caches of busy slots in shared buffers, where each has as
-        much room as the largest; it is made free then."""
+        much room as the largest. If so, the memory is freed."""
         group = caches[0].group
         if group is not None and not group.left and all(one.group is group for one in caches):
             return True
@@ -192,7 +192,7 @@ class PrefixPool:
         return True
 
     def _left_behind(self, caches: Sequence["KVCache"]) -> float:
-        """The bytes that caches leave to others of their group, whose buffers stay whole."""
+        """The bytes that caches leave to others in their group, whose buffers stay whole."""
         staying = {slot.cache.group for slot in self._slots.values() if slot.cache not in caches}
         return sum(
             self._bytes_of(one.group.rows)
@@ -201,12 +201,12 @@ class PrefixPool:
         )
 
     def needed_bytes(self, tokens: int) -> tuple[float, float]:
-        """What a slot for this many tokens takes, and what idle slots could give back for it."""
+        """The bytes of a slot for this many tokens, and the bytes that idle slots could free."""
         idle = [slot for slot in self._slots.values() if not slot.busy]
         return self._bytes_of(self._capacity(tokens)), self._claimed(idle)
 
     def bound(self, free: float) -> None:
-        """Limits the slots to what they hold and `free` bytes more, within what they were given."""
+        """Limits the slots to what they hold plus `free` bytes, but never above the set memory."""
         held = sum(slot.cache.nbytes for slot in self._slots.values())
         self.memory = min(self._allowed, int(held + free))
 
@@ -257,8 +257,8 @@ class PrefixPool:
         self._update_statuses()
 
     def save(self, *, closing: bool = False) -> bool:
-        """Writes a file of what slots hold and the disk does not, or everything if `closing`;
-        False if there is no more."""
+        """Writes one file with content that is not on disk yet, or everything if `closing`; returns
+        False if nothing is left to write."""
         store, slots = self._store, [slot for slot in self._slots.values() if not slot.busy]
         if store is None:
             return False
@@ -293,7 +293,7 @@ class PrefixPool:
             self.drop(slot)
 
     def _claim(self, slot: PrefixSlot) -> float:
-        """Bytes of a slot; of a busy one also those that it has not allocated yet."""
+        """Bytes of a slot, including those that a busy one has not allocated yet."""
         nbytes = slot.cache.nbytes
         return max(nbytes, self._bytes_of(slot.cache.capacity)) if slot.busy else nbytes
 
@@ -303,7 +303,7 @@ class PrefixPool:
         return min(room // GROWTH * GROWTH, self.limit)
 
     def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
-        """A new slot; or the spared one if there is no memory for both and the busy ones."""
+        """A new slot, or the spared one if memory does not suffice for both and the busy ones."""
         needed = self._bytes_of(capacity)
         staying = [slot for slot in self._slots.values() if slot.busy or slot is spared]
         if spared is not None and self._claimed(staying) + needed > self.memory:
@@ -342,16 +342,16 @@ class PrefixPool:
 
 
 def _keep_checkpoint(cache: "KVCache") -> None:
-    """Keeps a checkpoint at the present length. All checkpoints but the last two take at most half
-    of what the rest of the cache takes."""
+    """Keeps a checkpoint at the present length. All checkpoints except the last two take at most
+    half as much memory as the rest of the cache."""
     cache.keep()
     nbytes = sum(one.nbytes for one in cache.checkpoints)
     _drop_checkpoints([cache.checkpoints], nbytes - (cache.nbytes - nbytes) / 2)
 
 
 def _drop_checkpoints(kept: Sequence[list["Checkpoint"]], nbytes: float) -> None:
-    """Drops checkpoints of some caches until this many bytes are free, those whose neighbours are
-    closest first. The last two of each cache stay: the next turn of a conversation begins there."""
+    """Drops checkpoints until this many bytes are free, first those with the closest neighbours.
+    The last two of each cache stay: the next turn of a conversation begins there."""
     while nbytes > 0:
         gaps = [
             (checkpoints[at + 1].length - (checkpoints[at - 1].length if at else 0), number, at)

@@ -1,5 +1,5 @@
-"""A file of a computed prompt: safetensors with a checksum, whose metadata describe the arrays in
-JSON. What is read is what was written, or a `DamagedFileError`.
+"""A file with a cached prompt: safetensors with a checksum, whose metadata describe the arrays in
+JSON. Reading returns exactly what was written, or raises a `DamagedFileError`.
 """
 
 import json
@@ -29,19 +29,19 @@ _LENGTH_BYTES: Final = 8
 _BYTES_PER_ARRAY: Final = 160
 """Bytes of the header for an array, at most."""
 _DEAD_S: Final = 60.0
-"""An unfinished file that was not written to for this long is left over from a crash."""
+"""An unfinished file that has not changed for this long is left over from a crash."""
 
 _SENSELESS: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
-"""What is raised where JSON has another form than what was written."""
+"""The exceptions raised where JSON has another form than what was written."""
 
 logger = logging.getLogger(__name__)
 
 Rows = Sequence[Sequence[mx.array]]
-"""What `KVCache.rows` returns."""
+"""The result of `KVCache.rows`."""
 
 
 class DamagedFileError(ValueError):
-    """A file is not what was written."""
+    """A file differs from what was written."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PromptHead:
     """A file's description, without its arrays.
 
     Attributes:
-        key: what the prompt was computed with.
+        key: identifies the model and options that the prompt was computed with.
         parent: names the file with the tokens before `start`; empty if there are none.
         floor: the shortest text that it may be used for.
         checkpoints: the lengths at which it has checkpoints, the shortest first.
@@ -93,7 +93,7 @@ class PromptContent:
         self.nbytes = described + sum(one.nbytes for one in self._arrays.values())
 
     def write(self, path: Path) -> None:
-        """Replaces a file in one step; the old one stays if it cannot be written."""
+        """Replaces a file in one step; if that fails, the old file stays."""
         with replacement(path) as file:
             mx.save_safetensors(file, self._arrays, self._metadata)
             place, checksum = _checksum(file)
@@ -108,11 +108,11 @@ def read_head(path: Path) -> PromptHead:
     try:
         return _head_of(_content_of(json.loads(header)["__metadata__"]))
     except _SENSELESS as error:
-        raise DamagedFileError("its header makes no sense") from error
+        raise DamagedFileError("its header is invalid") from error
 
 
 def read_prompt(path: Path) -> tuple[PromptHead, Rows, list[Checkpoint]]:
-    """Reads a file; whether its arrays fit a model is not its concern."""
+    """Reads a file, without checking whether its arrays fit a model."""
     with open_file(path) as file:
         place, checksum = _checksum(file)
         file.seek(place)
@@ -137,22 +137,22 @@ def read_prompt(path: Path) -> tuple[PromptHead, Rows, list[Checkpoint]]:
 
 
 def touch(chain: Sequence[Path]) -> None:
-    """Marks files as used now, so that a text's beginning is deleted after what follows it."""
+    """Marks files as used now, in an order such that the beginning of a text is deleted last."""
     for now, path in enumerate(reversed(chain), time_ns()):
         with suppress(OSError):
             os.utime(path, ns=(now, now))
 
 
 def discard(path: Path, error: Exception) -> None:
-    """Deletes a file that cannot be used, and says so."""
+    """Deletes a file that cannot be used, and logs why."""
     if not isinstance(error, FileNotFoundError):
-        logger.warning("%s is ignored and deleted: %s", path, error)
+        logger.warning("%s was ignored and deleted: %s", path, error)
         with suppress(OSError):
             path.unlink()
 
 
 def remove_unfinished(folder: Path, names: str) -> None:
-    """Deletes unfinished files that a crash left; `names` is a pattern."""
+    """Deletes unfinished files left over from a crash; `names` is a pattern."""
     for path in folder.glob(f".{names}.*{UNFINISHED}"):
         with suppress(OSError):
             if path.stat().st_mtime < time() - _DEAD_S:
@@ -178,7 +178,7 @@ def _head_of(content: Mapping[str, Any]) -> PromptHead:
     lengths = [head.start, *head.checkpoints, head.stop + 1]
     is_rising = lengths == sorted(set(lengths))
     if not is_rising or head.start < 0 or bool(head.start) != bool(head.parent):
-        raise ValueError("lengths that no prompt has")
+        raise ValueError("impossible lengths")
     return head
 
 
@@ -191,7 +191,7 @@ def _header(file: BinaryIO) -> bytes:
 
 
 def _checksum(file: BinaryIO) -> tuple[int, bytes]:
-    """Where the checksum of a file is, and what it should be: that of all other bytes."""
+    """The place of a file's checksum, and its correct value: the sum over all other bytes."""
     file.seek(0)
     header = _header(file)
     place = header.find(_SUM_BEGINS) + len(_SUM_BEGINS)

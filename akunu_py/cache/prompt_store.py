@@ -1,7 +1,7 @@
-"""PromptStore: computed prompts on disk, for later processes.
+"""PromptStore: cached prompts on disk, for later processes.
 
 A file holds a stretch of a text, its tokens and their caches, and names the file with the text
-before it: a longer conversation adds a file, and a shared beginning is kept once. Files never
+before it: a longer conversation adds a file, and a shared beginning is stored once. Files never
 change; damaged ones are deleted and computed again. Memory holds only the tokens of each file.
 """
 
@@ -36,19 +36,19 @@ from akunu_py.package import make_private
 from akunu_py.tokens import common_prefix_length
 
 DEFAULT_BYTES: Final = 8_000_000_000
-"""Bytes that the files of a folder may take, if the user sets no limit."""
+"""Bytes that the files of a folder may take if the user sets no limit."""
 
 _STRETCH: Final = 2048
-"""Tokens of a file at most: a request waits while one is written."""
+"""The most tokens of a file: a request waits while one is written."""
 _LEAST: Final = 32
 """Fewer new tokens than this are not worth a file."""
 _READ_PER_TOKEN: Final = 16
-"""At least this many tokens can be read in the time of computing one."""
+"""Reading this many tokens takes no longer than computing one."""
 _GROWTH: Final = 1.25
-"""A single file is replaced as a whole, by a text that is this many times as long."""
+"""A single file is replaced as a whole, once the text is this many times as long."""
 _CHECKPOINTS: Final = 3
-"""Checkpoints in the last file of a text: the ends of the answer and of the prompt, and one more,
-because templates change the end of a prompt. Files in the middle have one."""
+"""Checkpoints in the last file of a text: at the ends of the answer and of the prompt, and one
+more, because templates change the end of a prompt. Files in the middle have one."""
 _MAX_FILES: Final = 4096
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,14 @@ class PromptStore:
     """The files of a model in a folder, which other models may share; or a `single` file.
 
     Args:
-        place: the folder, which is made if there is none; or the file. Only this user may be able
+        place: the folder, which is made if it does not exist; or the file. Nobody else may be able
             to write to it.
-        fingerprint: of the model with its weights.
-        cache: a cache of the model that holds a token; files fit only what has its form.
+        fingerprint: a hash of the model with its weights.
+        cache: a cache of the model that holds a token; files must have its form.
         limit: bytes that all files of the folder may take.
 
     Raises:
-        InvalidRequestError: if the place cannot be used, or the cache cannot be kept.
+        InvalidRequestError: if the place cannot be used, or the cache cannot be stored.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class PromptStore:
             ) from error
 
     def find(self, prompt: Sequence[int], shared: int) -> tuple[list[Path], int] | None:
-        """The files with the longest usable beginning of a prompt, and how many tokens that has.
+        """The files with the longest usable beginning of a prompt, and the length of that.
 
-        None if it is not worth reading: `shared` tokens are held in memory, and the last one is
-        always computed.
+        None if reading them does not pay: `shared` tokens are in memory already, and the last token
+        is always computed.
         """
         found, length = None, 0
         if len(prompt) - 1 - shared < _LEAST:
@@ -120,7 +120,7 @@ class PromptStore:
     def load(self, found: tuple[list[Path], int], cache: KVCache) -> bool:
         """Fills an empty cache with what `find` found.
 
-        False if a file has gone, is damaged or has changed: drop the cache, and ask `find` again.
+        False if a file is gone, damaged or changed: drop the cache, and call `find` again.
         """
         chain, length = found
         stops = [*(self._heads[path].start for path in chain[1:]), length]
@@ -148,12 +148,12 @@ class PromptStore:
         return True
 
     def save(self, tokens: Sequence[int], cache: KVCache, *, closing: bool = False) -> bool:
-        """Writes the next file of the text that a cache holds, if it is worth one; returns whether
-        there is more. `closing` replaces a single file even by a text that is little longer."""
+        """Writes the next file of the text in a cache, if there is enough new text; returns whether
+        there is more. With `closing`, even a slightly longer text replaces a single file."""
         try:
             return self._save(tokens, cache, closing)
         except Exception as error:  # whatever it is, requests can still be served
-            logger.warning("A prompt could not be kept in %s: %s", self._place, error)
+            logger.warning("A prompt could not be saved in %s: %s", self._place, error)
             return False
 
     def _save(self, tokens: Sequence[int], cache: KVCache, closing: bool) -> bool:
@@ -216,11 +216,11 @@ class PromptStore:
         if head.key == self._key:
             self._heads[self._place] = head
         else:
-            logger.warning("%s is of another model; it will be replaced", self._place)
+            logger.warning("%s belongs to another model; it will be replaced", self._place)
 
     def _matches(self, tokens: Sequence[int]) -> dict[Path, int]:
-        """How many first tokens the text of each file shares with `tokens`, for files whose text
-        shares all tokens before their own."""
+        """How many of the first `tokens` each file's text shares, for files whose earlier text is
+        shared completely."""
         wanted = array("I", tokens)
         shared: dict[str, int] = {"": 0}
         matches = {}
@@ -231,7 +231,7 @@ class PromptStore:
         return matches
 
     def _branch(self, tokens: Sequence[int]) -> tuple[list[Path], int]:
-        """The files with the beginning of a text, and how many of its tokens they hold."""
+        """The files that hold the beginning of a text, and how many of its tokens they hold."""
         chain: list[Path] = []
         length = 0
         for path, matched in self._matches(tokens).items():
@@ -255,17 +255,17 @@ class PromptStore:
         return len(tokens) > old and (closing or len(tokens) >= _GROWTH * old)
 
     def _path(self, head: PromptHead) -> Path:
-        """A name that depends on the text alone."""
+        """A name that depends only on the text."""
         words = json.dumps([head.key, head.parent, head.start, head.tokens.tolist()])
         digest = sha256(words.encode()).hexdigest()
         return self._place / f"akunu-{self._key[:16]}-{digest[:32]}.safetensors"
 
     def _make_room(self, chain: Sequence[Path], nbytes: int) -> bool:
-        """Deletes other files for a new one; False if it does not fit beside its chain."""
+        """Deletes other files for a new one; False if it does not fit next to its own chain."""
         if nbytes + sum(path.stat().st_size for path in chain) > self._limit:
             if not self._full_is_said:
                 logger.warning(
-                    "%s bytes (--prompt-cache-bytes) are too few to keep a whole prompt in %s",
+                    "--prompt-cache-bytes (%s) is too small to save a whole prompt in %s",
                     f"{self._limit:,}",
                     self._place,
                 )

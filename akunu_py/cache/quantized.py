@@ -14,15 +14,16 @@ from akunu_py.options import KV_GROUP_SIZES, KVQuantization
 class QuantizedLayerCache(LayerCache):
     """The keys and values of one layer with full attention, quantized from a length `start` on.
 
-    What a position attends to depends on the position alone. The tokens before `start` attend to
-    keys and values as they came. The first forward that begins at `start` or later quantizes what
-    the layer holds, and attends to quantized keys and values, its own included. Callers end a
-    forward at `start`: see `KVCache.quantized_start`. (mlx-lm switches after the forward that
-    reaches `start`, however long that is.) Once quantized, it cannot return to fewer than `start`
-    tokens but 0: a prompt of that length would be computed without quantization.
+        What a position attends to depends only on the position. The tokens before `start` attend to
+    unquantized keys and values. The first forward pass that begins at `start` or later quantizes
+    what the layer holds, and attends to quantized keys and values, including its own. Callers end a
+    forward pass at `start`: see `KVCache.quantized_start`. (mlx-lm switches after the forward pass
+    that reaches `start`, however long it is.) Once quantized, the cache cannot return to fewer than
+    `start` tokens except to 0: a prompt of that length would be computed without quantization.
 
-    In the form `packed`, it returns triples of packed numbers, scales and biases, as mlx-lm's
-    cache. In the others, it dequantizes them for each forward, with the same results to the bit.
+    In the form `packed`, it returns triples of packed numbers, scales and biases, like mlx-lm's
+    cache. In the other forms, it dequantizes them for each forward pass, with bit-identical
+    results.
     """
 
     def __init__(self, capacity: int, quantization: KVQuantization) -> None:
@@ -33,7 +34,7 @@ class QuantizedLayerCache(LayerCache):
 
     @property
     def bits(self) -> int:
-        """Exists only while packed keys are returned: mlx-lm's attention asks `hasattr`."""
+        """Exists only while packed keys are returned: mlx-lm's attention checks with `hasattr`."""
         if not self._packed or self.quantization.form != "packed":
             raise AttributeError("The keys and values are not packed.")
         return self.quantization.bits
@@ -43,8 +44,8 @@ class QuantizedLayerCache(LayerCache):
         return self.quantization.start if self._packed else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Any, Any]:
-        """Appends tokens; returns all keys and values so far, in the form the class describes; an
-        InvalidRequestError if those of a head do not divide into groups."""
+        """Appends tokens; returns all keys and values so far, in the form the class describes.
+        Raises an InvalidRequestError if groups do not divide a head's numbers."""
         if self.offset < self.quantization.start:
             return super().update_and_fetch(keys, values)
         self.append_rows(self._quantize(keys, values))

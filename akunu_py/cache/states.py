@@ -1,10 +1,10 @@
-"""The states of recurrent layers: checkpoints to return to, and recordings to repeat a part of.
+"""The states of recurrent layers: checkpoints to return to, and recordings to repeat in part.
 
 A checkpoint is a copy of the layers' attributes. In most families of mlx-lm, a recurrent layer is a
 short convolution and one of a few functions, from inputs over the sequence and a state to outputs
-and the next state. `record` keeps the inputs of one forward; `Recording.states_after` computes the
-states after a part of its tokens from them. That is checked against the states that the forward
-left; a family that fails is not recorded.
+and the next state. `record` keeps the inputs of one forward pass; from them,
+`Recording.states_after` computes the states after a part of its tokens. This is checked against the
+states that the forward pass left; a family that fails the check is not recorded.
 """
 
 import sys
@@ -29,7 +29,7 @@ _RECURRENCES: Final[dict[str, tuple[tuple[str, ...], int]]] = {
 """mlx-lm's functions that advance a state: their inputs over the sequence, and its axis in them."""
 
 _STATES: Final = ("state", "h")
-"""Their names for the state that they begin with."""
+"""Their names for the initial state."""
 
 Recur = Callable[..., tuple[mx.array, mx.array]]
 """Returns the outputs and the next state."""
@@ -41,12 +41,12 @@ _active = local()
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What it takes to return a cache to an earlier length.
+    """Everything needed to return a cache to an earlier length.
 
     Attributes:
         states: the attributes of each cache that is not a `LayerCache`.
-        windows: what each sliding window held; None if they were not copied, so that the
-            checkpoint works only while they still hold it.
+        windows: the content of each sliding window; None if it was not copied, so that the
+            checkpoint works only while the windows still hold it.
     """
 
     length: int
@@ -68,8 +68,7 @@ def is_plain(value: Any) -> bool:
 
 
 def copy_of(value: Any) -> Any:
-    """A copy of a tree that later writes to the original do not change; memory is shared until
-    then."""
+    """A copy of a tree; memory is shared until the original is written to."""
     if isinstance(value, dict):
         return {name: copy_of(held) for name, held in value.items()}
     if type(value) in (list, tuple):
@@ -92,8 +91,8 @@ def form_of(value: Any) -> Any:
 
 
 def resembles(held: Any, first: Any) -> bool:
-    """Whether a tree may be the state of a layer whose state after one token was `first`: some
-    families collect tokens, so axes of one entry grow, and arrays are made later."""
+    """Whether a tree may be the state of a layer whose state after one token was `first`. Some
+    families collect tokens, so axes of one entry grow, and some arrays are made later."""
     if isinstance(held, mx.array) and isinstance(first, mx.array):
         is_alike = (held.dtype, held.ndim) == (first.dtype, first.ndim)
         is_alike &= held.shape[:1] == first.shape[:1]  # one sequence
@@ -112,7 +111,7 @@ def form_of_rows(rows: Sequence[mx.array], tokens: int) -> tuple[Any, ...]:
 
 
 def parts_of(layers: Sequence[Any]) -> Iterator[Any]:
-    """The single caches of a list that may have lists in it."""
+    """The single caches in a list that may contain lists."""
     for layer in layers:
         yield from parts_of(layer.caches) if isinstance(layer, CacheList) else (layer,)
 
@@ -128,7 +127,7 @@ class Recurrence:
     state: mx.array
 
     def of(self, seat: int, state: mx.array) -> Self:
-        """The call for one of several sequences, which is left with `state`."""
+        """The call for one of several sequences, which it left with `state`."""
         names = (*self.inputs, *_STATES)
         own = {
             name: value[seat : seat + 1]
@@ -144,7 +143,7 @@ class Recurrence:
 
 
 class Recorder(Protocol):
-    """Calls the functions of recurrent layers, and notes what they are given."""
+    """Calls the functions of recurrent layers, and records their inputs."""
 
     def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
         """A convolution."""
@@ -152,12 +151,12 @@ class Recorder(Protocol):
     def advance(
         self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
     ) -> tuple[mx.array, mx.array]:
-        """A recurrence, with the names of its inputs over the sequence and its axis in them."""
+        """A recurrence, with the names of its inputs over the sequence and their sequence axis."""
 
 
 @dataclass
 class Recording:
-    """What the recurrent layers of one forward were given, in the order of the layers."""
+    """The inputs of the recurrent layers in one forward pass, in the order of the layers."""
 
     convolved: list[mx.array] = field(default_factory=list)
     recurrences: list[Recurrence] = field(default_factory=list)
@@ -174,10 +173,10 @@ class Recording:
         return outputs, state
 
     def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
-        """The entries that caches have after the first `tokens` `of` those of the recorded forward.
+        """The entries of caches after the first `tokens` of the recorded pass's `of` tokens.
 
         Args:
-            caches: mlx-lm's caches of the recurrent layers, as the forward left them.
+            caches: mlx-lm's caches of the recurrent layers, as the forward pass left them.
 
         Returns:
             A list for each cache; None if not everything was recorded.
@@ -202,7 +201,8 @@ class Recording:
         return found if next(convolved, None) is None else None
 
     def is_right(self, caches: Sequence[Any], of: int) -> bool:
-        """Whether all of the tokens lead to the states that the forward left; waits for it."""
+        """Whether repeating all tokens gives the states that the forward pass left; waits for
+        it."""
         repeated = self.states_after(caches, of, of)
         return repeated is not None and all(
             bool(mx.allclose(own, entry, rtol=1e-3, atol=1e-3))
@@ -213,7 +213,7 @@ class Recording:
 
 @contextmanager
 def record(recording: Recorder | None) -> Generator[None, None, None]:
-    """Records the forwards that this thread builds meanwhile; None records nothing."""
+    """Records the forward passes that this thread builds in this context; None records nothing."""
     before, _active.recording = getattr(_active, "recording", None), recording
     try:
         yield
@@ -224,8 +224,8 @@ def record(recording: Recorder | None) -> Generator[None, None, None]:
 def make_recordable(network: nn.Module) -> None:
     """Lets `record` see the recurrent layers of a network from mlx-lm.
 
-    Its convolutions, and functions in mlx-lm's modules for the whole process, are replaced by ones
-    that compute the same and note what they are given.
+    Replaces its convolutions, and functions in mlx-lm's modules for the whole process, by ones that
+    compute the same and record their inputs.
     """
     convolutions = [
         (path, _RecordedConv1d(layer))
@@ -242,7 +242,7 @@ def make_recordable(network: nn.Module) -> None:
 
 
 class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
-    """A convolution that notes what it is given; it shares the weights of the original."""
+    """A convolution that records its inputs; it shares the weights of the original."""
 
     def __init__(self, original: nn.Conv1d) -> None:
         nn.Module.__init__(self)

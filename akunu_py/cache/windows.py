@@ -12,22 +12,22 @@ from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.states import form_of_rows
 
 SLACK: Final = 256
-"""Room in a window's buffers besides the window: it moves to their front once in this many
-tokens."""
+"""Extra room in a window's buffers: the window moves to the front once in this many tokens."""
 
 _KEPT: Final = 64
-"""Tokens before the window that stay when it is moved: short rollbacks need no checkpoint."""
+"""Tokens before the window that are kept when it moves, so that short rollbacks need no
+checkpoint."""
 
 
 class WindowLayerCache(LayerCache):
     """The keys and values of one layer that attends to a sliding window.
 
-    The buffers hold the first `keep` tokens and the last ones in order: the window and `SLACK`
-    more, or the window and one forward if that is larger. A forward can always be rolled back, and
-    at least 64 tokens before it; an earlier length needs a `snapshot`.
+        The buffers hold the first `keep` tokens and the last ones in order: the window and `SLACK`
+    more, or the window and one forward pass if that is larger. A rollback can always undo a forward
+    pass and at least 64 tokens before it; an earlier length needs a `snapshot`.
 
     Args:
-        window: how many tokens a position attends to, itself and the first `keep` included.
+        window: how many tokens a position attends to, including itself and the first `keep`.
         keep: how many first tokens every position attends to (attention sinks, see
             https://arxiv.org/abs/2309.17453).
     """
@@ -37,7 +37,7 @@ class WindowLayerCache(LayerCache):
         self.window = window
         self.keep = keep
         self.lookback = window - keep - 1
-        """How many of the tokens just before a forward its first position attends to."""
+        """How many tokens just before a forward pass its first position attends to."""
         self._dropped = 0  # how many tokens after the first `keep` have left the buffers
         self._visible = slice(0, 0)  # the rows of the buffers that the last forward attends to
 
@@ -88,7 +88,8 @@ class WindowLayerCache(LayerCache):
         self.restore(other.snapshot(tokens), tokens)
 
     def snapshot(self, tokens: int | None = None) -> tuple[mx.array, ...]:
-        """Keys and values that forwards after the first `tokens` attend to, or after all."""
+        """The keys and values that later forward passes attend to, after the first `tokens` or
+        after all."""
         if self.keys is None or self.values is None:
             return ()
         stop = (self.offset if tokens is None else tokens) - self._dropped
@@ -106,10 +107,10 @@ class WindowLayerCache(LayerCache):
         return form_of_rows(self.snapshot(), min(tokens, self.keep + self.lookback))
 
     def restore(self, snapshot: tuple[mx.array, ...], tokens: int) -> None:
-        """Holds what `snapshot` returned when there were `tokens` tokens."""
+        """Restores what `snapshot` returned when there were `tokens` tokens."""
         if not snapshot:  # the model does not use this layer
             return
-        # Arrays of their own: later writes must not reach the snapshot.
+        # New arrays, because later writes must not reach the snapshot.
         self.keys, self.values = map(mx.array, snapshot)
         self.offset, self._dropped = tokens, tokens - self.keys.shape[2]
         self.nbytes = self.keys.nbytes + self.values.nbytes
@@ -174,7 +175,7 @@ class ChunkLayerCache(WindowLayerCache):
 
     @property
     def start_position(self) -> int:
-        """The position of the first key that the next forward gets."""
+        """The position of the first key that the next forward pass gets."""
         return max(0, self.offset - self.lookback)
 
     def maybe_trim_front(self) -> None:

@@ -1,1 +1,1 @@
-"""What forward passes cost on this machine: measured, kept, or published."""
+"""What forward passes cost on this machine: measured, stored, or published."""

@@ -1,9 +1,9 @@
 """Known costs: CostStore keeps what was measured on this machine; published curves say what to
 expect until then.
 
-The store has one file per machine, model and library version. A damaged, foreign or implausible
-file is ignored, and a folder that cannot be written to as well. Published curves are relative:
-their unit of time is a forward over one token, which planning needs no better.
+The store has one file per machine, model and library version. Damaged, foreign and implausible
+files are ignored, and so is a folder that cannot be written to. Published curves are relative:
+their unit of time is a forward pass over one token, which is enough for planning.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _VERSION: Final = 3
 _MAX_FILE_BYTES: Final = 1 << 20
 
 _VALID_S: Final = 30 * 86_400.0
-"""Older curves are doubted: systems, drivers and cooling change."""
+"""Older curves are distrusted: systems, drivers and cooling change."""
 
 _BUSY: Final = 0.75
-"""With more processes per core, a curve is doubted."""
+"""A curve measured with more processes per core is distrusted."""
 
 HERE: Final = "here"
 """The name of the curve that was measured on this machine."""
 
 _CPU: Final = "cpu-25m"
 _OTHERWISE: Final = "m4-pro-8b"
-"""For unknown chips: a curve with which drafts pay sometimes."""
+"""For unknown chips: a curve on which drafts sometimes pay."""
 
 
 @dataclass(frozen=True)
 class CostKey:
     """All that a cost curve depends on; if any of it differs, the curve is measured again.
 
-    `akunu` is the version of this engine, which may run a model faster than an earlier one;
-    `fingerprint` is a hash of the model's configuration.
+    `akunu` is the version of this engine, because a later one may run a model faster; `fingerprint`
+    is a hash of the model's configuration.
     """
 
     device: str
@@ -69,8 +69,8 @@ class CostKey:
 
 @dataclass(frozen=True)
 class NamedCurve:
-    """A curve, and what it was measured on and by whom. The unit of time of a `relative` one is a
-    pass over one token, instead of a second."""
+    """A curve, with what it was measured on and by whom. A `relative` one has a pass over one token
+    as its unit of time instead of a second."""
 
     name: str
     curve: CostCurve
@@ -92,7 +92,7 @@ class NamedCurve:
 
 
 class CostStore:
-    """The curves measured so far, in a folder; None takes the user's cache folder."""
+    """The curves measured so far, in a folder; by default, in the user's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or cache_folder() / "costs"
@@ -101,7 +101,8 @@ class CostStore:
         return self._folder / key.file_name
 
     def load(self, key: CostKey) -> CostCurve | None:
-        """The curve measured under exactly this key, as `judged`; None if there is no valid one."""
+        """The curve measured under exactly this key, passed through `judged`; None if there is no
+        valid one."""
         known = _read(self.path(key))
         return None if known is None or known[0] != key else judged(known[1])
 
@@ -120,7 +121,8 @@ class CostStore:
         return [named for _, named in found]
 
     def save(self, key: CostKey, curve: CostCurve) -> None:
-        """Saves a curve, if that is possible; a ValueError if the curve is implausible."""
+        """Saves a curve if the folder allows it; raises a ValueError if the curve is
+        implausible."""
         curve.check_plausible()
         content = {
             "format": _FORMAT,
@@ -134,7 +136,7 @@ class CostStore:
 
 
 def judged(curve: CostCurve) -> CostCurve:
-    """The curve, doubted if it is old or was measured on a busy machine."""
+    """The curve, marked as doubtful if it is old or was measured on a busy machine."""
     now = time()
     age_s = now - (now if curve.measured_at is None else curve.measured_at)
     if 0.0 <= age_s < _VALID_S and (curve.load or 0.0) <= _BUSY:
@@ -173,8 +175,8 @@ def _published(data: dict[str, Any]) -> NamedCurve:
 
 
 def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
-    """The curves that words name: published ones, or `here` for a model's own; without words, all
-    of them. An unknown name is refused."""
+    """The named curves: published ones, or `here` for a model's own; without names, all of them. An
+    unknown name is refused."""
     published, here = published_curves(), CostStore().curves_of(model)[:1]
     if not words:
         return [*here, *published.values()]
@@ -185,19 +187,18 @@ def find_curves(words: Sequence[str], model: str) -> list[NamedCurve]:
         elif word == HERE:
             if not here:
                 raise InvalidRequestError(
-                    f"The costs of {model} were not measured on this machine yet; run `bench cost` "
-                    "first."
+                    f"The costs of {model} have not been measured here yet; run `bench cost` first."
                 )
             found += here
         else:
             raise InvalidRequestError(
-                f"There is no cost curve {word}; give one of {HERE}, {', '.join(published)}."
+                f"There is no cost curve {word}; choose one of {HERE}, {', '.join(published)}."
             )
     return found
 
 
 def expected_curve(device: str, chip: str) -> CostCurve:
-    """The published costs of a chip, of its generation, or else of a usual chip; doubtful."""
+    """The published costs of a chip, of its generation, or else of a typical chip; doubtful."""
     wanted = _CPU if device == "cpu" else _OTHERWISE
     known = published_curves().values()
     best = max(known, key=lambda named: (_kinship(chip, named.about), named.name == wanted))

@@ -1,7 +1,7 @@
-"""ForwardTimes: how long forwards of a model take, as decoding runs them, on a cache of its own.
+"""ForwardTimes: how long forward passes of a model take, run as in decoding, on their own cache.
 
-All sizes are timed in turn, so that a busy moment cannot affect only one of them, and the shortest
-time of each counts: the time without other load.
+All sizes are timed in turn, so that a busy moment cannot affect only one of them. The shortest time
+of each counts, because it is the time without other load.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
 from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
-"""Tokens per round to measure, the most informative first."""
+"""Numbers of tokens per round to measure, the most informative first."""
 
 _PASSES: Final = 9
 _MIN_PASSES: Final = 2
-"""How often each size is measured, as time allows: once may be a busy moment."""
+"""How often each size is measured, as time allows: a single time may be a busy moment."""
 _STEPS_PER_TURN: Final = 4
 """Pipelined steps are timed together: one alone would not overlap with another."""
 
@@ -35,18 +35,18 @@ MOST_STEPS: Final = _STEPS_PER_TURN + 2
 
 _JUMP: Final = 0.15
 _MAX_HALVINGS: Final = 6
-"""Where the cost changes by more than this part from one size to the next, at most this many sizes
-between them are measured: kernels change somewhere, and rounds should end before that size, or be
-padded to it."""
+"""Where the cost changes by more than this fraction from one size to the next, up to this many
+sizes between them are measured: a kernel changes there, and rounds should end before that size or
+be padded to it."""
 
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts with a larger cache are not measured: there may be no memory for it."""
 
 _SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
-"""One more than the numbers of rows at which MLX's kernels change."""
+"""One more than each number of rows at which MLX's kernels change."""
 _SPLIT_PASSES: Final = 6
 _LONG_S: Final = 0.05
-"""Steps that take longer together are interrupted between two of them."""
+"""If the steps together take longer, they can be interrupted in between."""
 
 
 @dataclass
@@ -58,8 +58,8 @@ class LevelTimes:
         rounds: of rounds, by their size; `warm_ups` has the first of each.
         split: of rounds whose attentions are alternately whole and in parts, by their size; None
             for sizes that never have parts.
-        compiling_s: how much longer first rounds took than later ones: a GPU compiles kernels in
-            them, which is not charged to the time for measuring.
+        compiling_s: how much longer first rounds took than later ones, because a GPU compiles
+            kernels in them; it does not count against the time for measuring.
     """
 
     steps: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ class LevelTimes:
 
 def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
     """Whether the shortest time is clearly shorter in both halves of the turns, so that one busy
-    moment does not decide; False for fewer than two turns."""
+    moment cannot decide; False for fewer than two turns."""
     half = len(seconds) // 2
     parts = (slice(None, half), slice(half, None))
     return half > 0 and all(
@@ -85,15 +85,15 @@ def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
 
 
 class ForwardTimes:
-    """Times forwards after `context` tokens, which are arbitrary: costs do not depend on them. A
-    model whose cache cannot be rolled back is refused.
+    """Times forward passes after `context` arbitrary tokens: costs do not depend on them. A model
+    whose cache cannot be rolled back is refused.
     """
 
     def __init__(self, model: TargetModel, context: int) -> None:
         self.context = context
         self._model = model
         draw = Random(0)
-        # Different tokens, because a mixture of experts sends them to different experts.
+        # Different tokens, so that a mixture of experts uses different experts.
         self._tokens = [draw.randrange(model.vocabulary_size) for _ in range(max(SIZES))]
         cache = model.make_cache(context + max(SIZES) + _STEPS_PER_TURN + 4)
         if not cache.can_rollback:
@@ -116,9 +116,9 @@ class ForwardTimes:
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def choose_split(self, until: float, tick: Callable[[], None], found: LevelTimes) -> None:
-        """Decides which forwards at this context compute their attentions in parts, up to the first
-        size at which that is slower, or until `perf_counter` has passed `until`. Calls `tick`
-        after each forward; if that raises, `found` has what was measured."""
+        """Decides which forward passes at this context compute their attentions in parts: up to the
+        first size at which that is slower, or until `perf_counter` passes `until`. Calls `tick`
+        after each pass; if that raises, `found` has the results so far."""
         split = self._model.row_split
         if split is None:
             return
@@ -156,9 +156,9 @@ class ForwardTimes:
         *,
         between: bool = False,
     ) -> CostLevel:
-        """Times the sizes in their order until time is up, always size 1, and then all again and
-        again; with `between`, searches for jumps of the cost between the sizes. Calls `tick`
-        between forwards; if that raises, `found` has what was measured, and can be given again.
+        """Times the sizes in order, at least size 1, and then all again and again until time is up;
+        with `between`, looks for jumps of the cost between the sizes. Calls `tick` between forward
+        passes; if that raises, `found` has the results so far, and can be passed again.
         """
         steps, rounds = found.steps, found.rounds
         for size in sizes:
@@ -166,7 +166,7 @@ class ForwardTimes:
             next_pass = sum(min(times) for times in rounds.values())
             if len(rounds) > 1 and perf_counter() + next_pass > until:
                 break
-        # Each pass times what was timed least, so that one that was ended early is continued.
+        # Each pass times what was timed least, which continues a pass that was ended early.
         while (turn := min(map(len, (steps, *rounds.values())))) < _PASSES:
             if turn >= _MIN_PASSES and perf_counter() > until:
                 break
@@ -214,7 +214,8 @@ class ForwardTimes:
             tick()
 
     def round(self, size: int) -> float:
-        """Seconds of one round as decoding runs it: submit a forward, wait for it, roll back."""
+        """Seconds of one round as decoding runs it: submit a forward pass, wait for it, roll
+        back."""
         target, start = self._target, self._target.length
         draft = Draft(tuple(self._tokens[1:size]))
         begun = perf_counter()
@@ -234,5 +235,5 @@ class ForwardTimes:
                     tick()
             return (perf_counter() - begun) / _STEPS_PER_TURN
         finally:
-            self._cache.evaluate()  # waits for the step that was submitted ahead
+            self._cache.evaluate()  # waits for the step submitted ahead
             self._cache.rollback(self.context)

@@ -1,7 +1,7 @@
-"""Calibration: measures what forwards of the loaded model cost, and keeps the result.
+"""Calibration: measures what forward passes of the loaded model cost, and stores the result.
 
-The time for measuring is fixed: a slow model gets fewer points. No request waits for it: until a
-curve is measured, `find_cost_curve` returns what is expected of the chip.
+The time for measuring is fixed, so a slow model gets fewer points. No request waits for it: until a
+curve has been measured, `find_cost_curve` returns the expected costs of the chip.
 """
 
 import json
@@ -38,34 +38,34 @@ CONTEXTS: Final = (128, 1024, 4096)
 BUDGET_S: Final = 2.5
 
 ROW_CLASS_S: Final = 240.0
-"""Seconds that the search for forwards that compute a row alike may take."""
+"""The most seconds to search for forward passes that compute identical rows."""
 
 _OTHER_SIZES: Final = (1, 5, 17)
-"""Sizes at the other contexts, before padding: they only say what a longer context adds."""
+"""Sizes at the other contexts, before padding: they only show what a longer context adds."""
 _FEW: Final = 5
-"""The size that stands for all drafts where BLAS threads are chosen."""
+"""The size that stands for all drafts in the choice of the number of BLAS threads."""
 _FIRST_SHARE: Final = 0.7
-"""Part of the time for the first context, which matters most for planning."""
+"""The fraction of the time for the first context, which matters most for planning."""
 _MIN_TURNS: Final = 2
 _THREADS_SHARE: Final = 0.2
 _SPLIT_SHARE: Final = 0.1
-"""Parts of the time for choosing the number of threads, and attentions in parts."""
+"""The fractions of the time for choosing the number of threads, and attentions in parts."""
 
 CalibrationProgress = Callable[[float, float], None]
-"""Called with the seconds spent so far, and the seconds to spend; may raise to end it."""
+"""Called with the seconds spent and the seconds to spend; may raise to end the measurement."""
 
 
 @dataclass
 class Unfinished:
-    """What a measurement has found so far. One that was ended early continues with it.
+    """The results of a measurement so far; a measurement that was ended early continues with them.
 
     Attributes:
-        spent_s: the seconds spent on it, without those for compiling, which `compiling_s` has.
-        threads: the number of BLAS threads, if that was chosen, and `thread_times` the seconds by
-            that number if not.
-        levels: those that are complete, and `level` the times of the next.
-        loads: how many processes wanted each core meanwhile, at several moments.
-        row_classes: the search for forwards that compute a row alike.
+        spent_s: the seconds spent on it, without those for compiling, which are in `compiling_s`.
+        threads: the number of BLAS threads, once chosen; until then, `thread_times` has the seconds
+            by number.
+        levels: the complete ones; `level` has the times of the next.
+        loads: how many processes wanted each core, at several moments of the measurement.
+        row_classes: the search for forward passes that compute identical rows.
     """
 
     spent_s: float = 0.0
@@ -79,7 +79,7 @@ class Unfinished:
 
 
 Calibrate = Callable[[TargetModel, Backend], CostCurve]
-"""Returns what is known or expected of what forwards of a model cost on a machine."""
+"""Returns the known or expected costs of a model's forward passes on a machine."""
 
 
 def find_cost_curve(
@@ -100,8 +100,8 @@ def measure_and_store(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measures the costs of a model, and keeps them; see `measure_cost_curve`. Costs that are not
-    plausible are a `BackendError`.
+    """Measures the costs of a model and stores them; see `measure_cost_curve`. Raises a
+    `BackendError` if the costs are not plausible.
     """
     found = found or Unfinished()
     curve = measure_cost_curve(
@@ -116,8 +116,8 @@ def measure_and_store(
         store.save(key, curve)
     except ValueError as error:
         raise BackendError(
-            f"The measured costs cannot be true ({error}): something else kept the machine busy; "
-            "try again when it is idle."
+            f"The measured costs are impossible ({error}): the machine was busy with something "
+            "else; try again when it is idle."
         ) from error
     return _apply(model, curve)
 
@@ -133,12 +133,12 @@ def find_row_class(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measured costs with the forwards that compute a row alike; keeps both.
+    """Adds to measured costs which forward passes compute identical rows, and stores both.
 
     Args:
-        limit_s: the most seconds to spend; without such forwards it takes one or two.
-        most_price: those that cost more are not looked for; see `price_of_class`.
-        found: what an earlier call compared before `progress` raised.
+        limit_s: the most seconds to spend; if there are no such passes, it takes one or two.
+        most_price: passes that cost more are not looked for; see `price_of_class`.
+        found: the comparisons of an earlier call, before `progress` raised.
     """
     found = found or Unfinished()
     search = found.row_classes or RowClassSearch(backend.attention_edges, contexts_of(model))
@@ -161,7 +161,7 @@ def find_row_class(
 
 
 def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
-    """Sets the model up as it was when these costs were measured; returns what rounds cost then.
+    """Sets the model up as it was when these costs were measured; returns the costs of rounds.
 
     Rounds are padded where that is faster, if the costs are certain and rolling back is free.
     """
@@ -205,12 +205,12 @@ def measure_cost_curve(
     """Measures the costs of a model. On a CPU, it first chooses the number of BLAS threads.
 
     Args:
-        model: one whose cache cannot be rolled back is refused.
+        model: refused if its cache cannot be rolled back.
         budget_s: about how many seconds to spend; a slow model may take longer.
-        contexts: the lengths to measure at, as far as the model and the memory allow; None takes
-            `CONTEXTS`, and the length at which the cache is quantized.
+        contexts: the lengths to measure at, as far as the model and the memory allow; None means
+            `CONTEXTS` and the length at which the cache is quantized.
         progress: called often.
-        found: what an earlier call found before `progress` raised; it gets what this one finds.
+        found: the results of an earlier call before `progress` raised; this call adds its own.
     """
     padding, model.padding = model.padding, {}
     try:
@@ -225,8 +225,8 @@ def measure_cost_curve(
 def contexts_of(model: TargetModel, wanted: Sequence[int] | None = None) -> list[int]:
     """The contexts to measure at, ascending, the first no longer than the model allows.
 
-    Steps that pass the length at which the cache is quantized cannot be rolled back: such a context
-    gives way to that length.
+    Steps across the length at which the cache is quantized cannot be rolled back, so such a context
+    is replaced by that length.
     """
     start = 0 if model.kv_quantization is None else model.kv_quantization.start
     first, *others = sorted(wanted or (*CONTEXTS, max(start, CONTEXTS[0])))
@@ -291,11 +291,11 @@ def choose_threads(
     until: float,
     times: dict[int, list[float]],
 ) -> int | None:
-    """Makes a BLAS use the fastest number of threads, until `perf_counter` has passed `until`; None
-    if there is no choice. If `measure` raises, `times` has what it has measured.
+    """Makes a BLAS use the fastest number of threads; None if there is no choice. It ends when
+    `perf_counter` passes `until`. If `measure` raises, `times` has the results so far.
 
-    The shortest of several times counts, because other work makes every time longer. The usual
-    number stays unless another is clearly faster.
+    The shortest of several times counts, because other work makes times longer. The usual number
+    stays unless another is clearly faster.
     """
     if blas is None or len(blas.choices) < 2:
         return None

@@ -1,8 +1,8 @@
-"""Finding the forwards that compute a row alike, by comparing bits.
+"""Finds the forward passes that compute identical rows, by comparing bits.
 
-The search computes the same tokens as single steps that are padded to a size, and as forwards of
-each size of which a random part is kept, as decoding does. Two sizes are alike if every row has the
-same logits and the cache holds the same keys, values and states afterwards. A size that was not
+The search computes the same tokens as single steps padded to a size, and as forward passes of each
+size of which a random part is kept, as in decoding. Two sizes agree if every row has the same
+logits, and the cache holds the same keys, values and states afterwards. A size that was not
 compared counts as different.
 """
 
@@ -29,41 +29,41 @@ from akunu_py.planning.row_class import RowClass, runs_of
 from akunu_py.planning.theory import best_num_draft_tokens, price_of_blocks, price_of_class
 
 ROWS: Final = 3000
-"""If one row in a thousand differs, that is seen in 95 of 100 searches."""
+"""If one row in a thousand differs, 95 of 100 searches notice it."""
 
 MOST: Final = MAX_PLANNED_TOKENS + 1
 _LEAST: Final = 5
-"""Sizes that are looked at even if drafts of as many tokens do not pay."""
+"""Sizes that are compared even if drafts of this length do not pay."""
 
 _FIRST_ROWS: Final = 16
 _STRETCH_ROWS: Final = 48
-"""Rows that are compared at a time: first few, of all sizes, and then more, of those left."""
+"""Rows compared at a time: at first few, for all sizes, then more for the remaining sizes."""
 _ROOM: Final = _STRETCH_ROWS + 2 * MOST
 
 _SEED_TOKENS: Final = 128
-"""A longer context is made of copies of what these left, because computing it would take long."""
+"""A longer context is made of copies of this many tokens, because computing it would take long."""
 
 _MEMORY_SHARE: Final = 0.25
 _ODD: Final = 0x9E3779B1
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}
 
 Traces = dict[tuple[int, int, int, int, bool], str]
-"""Digests, by the context, the size, the number of tokens, their stretch, and whether of steps."""
+"""Digests by context, size, number of tokens, their stretch, and whether they are of steps."""
 
 
 class _TimeIsUpError(Exception):
-    """There is no time to compare more."""
+    """There is no time for more comparisons."""
 
 
 class RowClassSearch:
-    """Looks for the class of a model; what it compared stays if `tick` raises, and the next `find`
-    goes on with it.
+    """Looks for the row class of a model. If `tick` raises, the comparisons are kept, and the next
+    `find` continues with them.
 
     Args:
         edges: numbers of keys at which attention may change.
-        contexts: lengths to look at besides those on both sides of each edge, the shortest first.
-        rows: how many to compare at a short context, and a tenth of them at each other.
-        most: the most tokens of a forward to look at.
+        contexts: lengths to compare besides those on both sides of each edge, the shortest first.
+        rows: how many to compare at a short context; at each other one, a tenth of them.
+        most: the most tokens of a forward pass to compare.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class RowClassSearch:
         tick: Callable[[], object],
         most_price: float = inf,
     ) -> RowClass | None:
-        """The class that costs least, of those that hold; an empty one if none does, or if
-        `limit_s` seconds do not suffice to prove one. None if all that may hold cost more than
-        `most_price`: they are not looked at. Calls `tick` between forwards."""
+        """The cheapest class that holds; an empty one if none does, or if `limit_s` seconds are not
+        enough to show it. None if all candidates cost more than `most_price`; they are not compared
+        then. Calls `tick` between forward passes."""
         quantization = model.kv_quantization
         if quantization is not None and quantization.start:
             return RowClass()
@@ -111,7 +111,7 @@ class RowClassSearch:
                 for run in runs_of(mixed)
                 if probe.digest_by(run[0], _FIRST_ROWS, steps=True) == mixed[run[0] - 1]
             ]
-            if model.after_rejection is Rollback.REPLAY:  # padding would be replayed for ever
+            if model.after_rejection is Rollback.REPLAY:  # padding would be replayed forever
                 runs = [run for run in runs if run[0] == 1]
             prices = {run: price_of_class(curve, RowClass(run[0], ((0, run[1]),))) for run in runs}
             for smallest, largest in sorted(runs, key=lambda run: prices[run]):
@@ -131,7 +131,7 @@ class RowClassSearch:
         return RowClass(rows=self.rows, seconds=self.spent_s)
 
     def _largest_alike(self, probe: "_Probe", smallest: int, largest: int, rows: int) -> int:
-        """The largest size, up to `largest`, that computes `rows` rows as padded steps do."""
+        """The largest size, up to `largest`, that computes `rows` rows like padded steps."""
         compared = stretch = 0
         least = max(2, smallest)
         while compared < rows and largest >= least:
@@ -148,7 +148,7 @@ class RowClassSearch:
     def _levels(
         self, model: TargetModel, smallest: int, largest: int, watch: Callable[[float], None]
     ) -> tuple[list[tuple[int, int]], int | None]:
-        """The most tokens of a forward between the edges, and where that is no longer known."""
+        """The most tokens of a forward pass between the edges, and where this becomes unknown."""
         levels: list[tuple[int, int]] = []
         for start, contexts in self._between_edges():
             most = largest
@@ -166,7 +166,7 @@ class RowClassSearch:
         return levels, None
 
     def _shared(self, model: TargetModel, alike: RowClass, watch: Callable[[float], None]) -> int:
-        """The most rows of a batched forward that agrees with padded steps; 0 if none does."""
+        """The most rows of a batched forward pass that agrees with padded steps; 0 if none does."""
         if (
             not alike.allows_drafts
             or alike.smallest > 2
@@ -227,9 +227,9 @@ class _Probe:
         self.cache.keep()
 
     def digest_by(self, size: int, rows: int, stretch: int = 0, *, steps: bool) -> str:
-        """A digest of the logits of `rows` tokens, others in each stretch, and of what the cache
-        then holds, if forwards have this size. Each keeps one token (`steps`), or a random number
-        of them, as if the others were rejected."""
+        """A digest of the logits of `rows` tokens, which differ in each stretch, and of the cache
+        after them, with forward passes of this size. Each pass keeps one token (`steps`) or a
+        random number of them, as if the others were rejected."""
         key = self.context, size, rows, stretch, steps
         traces = self._search.traces
         if key not in traces:
@@ -245,7 +245,7 @@ class _Probe:
         self._begun = perf_counter()
 
     def end(self) -> None:
-        """Counts the time of a comparison; one that was ended early costs none."""
+        """Counts the time of a comparison; one that was ended early does not count."""
         self._search.spent_s += perf_counter() - self._begun
 
     def watch(self) -> None:
@@ -284,7 +284,7 @@ class _Probe:
 def _digests_together(
     model: TargetModel, probes: Sequence[_Probe], most: int, rows: int, stretch: int
 ) -> list[str]:
-    """The digest of each sequence, if batched forwards of at most `most` rows compute them all."""
+    """The digest of each sequence if batched passes of at most `most` rows compute them all."""
     draw, done = Random(most), 0
     given = [one.tokens(rows, stretch, most) for one in probes]
     digests = [sha256() for _ in probes]

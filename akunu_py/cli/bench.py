@@ -147,7 +147,7 @@ def _read_sets(settings: ReplaySettings) -> dict[str, list[ReplayCase]]:
 
 
 def _tokenizer(settings: ReplaySettings) -> "Tokenizer":
-    find_backend()  # without MLX this fails with a clear sentence
+    find_backend()  # fails with a clear sentence if there is no MLX
     from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415
 
     return load_tokenizer(settings.model)

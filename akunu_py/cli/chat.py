@@ -25,7 +25,7 @@ _CODE: Final = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTA
 
 
 def run(settings: ChatSettings) -> int:
-    """Runs a conversation on the terminal, or through a pipe, where an error ends it."""
+    """Runs a conversation on the terminal or through a pipe; in a pipe, an error ends it."""
     fetch_model(settings.model)
     check_ability(settings.model)
     on_terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
@@ -85,7 +85,7 @@ class Chat:
                 except KeyboardInterrupt:
                     self._screen.interrupted()
                 except ContextOverflowError as error:
-                    self._screen.complain(ContextOverflowError(f"{error} /reset starts again."))
+                    self._screen.complain(ContextOverflowError(f"{error} /reset starts over."))
                 except AkunuError as error:
                     if self._conversation.worker.failed:
                         raise
@@ -118,5 +118,5 @@ def _load(settings: ChatSettings, *, on_terminal: bool) -> "Engine":
     options = settings.options
     engine = load_engine(settings.model)
     if on_terminal and options.drafts and not engine.model.why_no_drafts:
-        engine.costs.alone()  # asks for the measurement
+        engine.costs.alone()  # requests the measurement
     return engine

@@ -1,8 +1,8 @@
 """Conversation: questions in, turns out; it keeps the messages and knows no terminal.
 
-A turn is one request to the worker, whose thread renders the prompt, encodes it and answers. The
-file of a saved conversation is written completely or not at all, and only an older conversation is
-ever overwritten.
+A turn is one request to the worker, whose thread renders the prompt, encodes it and answers. A
+saved conversation is written completely or not at all, and overwrites nothing but an older
+conversation.
 """
 
 import json
@@ -35,12 +35,12 @@ _KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int
 
 
 class Conversation:
-    """The messages so far, and how the next answer is made.
+    """The messages so far, and the options of the next answer.
 
     The worker may still be loading. `progress` is called with the prompt tokens done and in total.
-    Replace `options` and `show_drafts` to change them for the next answers. `stats` has those of
-    every turn since the conversation was started or reset. `edited` is the file that the last
-    request for an edit was about.
+    Replace `options` and `show_drafts` to change them for the next answers. `stats` has the
+    statistics of every turn since the start or the last reset. `edited` is the file of the last
+    request for an edit.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Conversation:
         return turn
 
     def last_answer(self) -> tuple[str, str]:
-        """The last question and its answer; an `InvalidRequestError` if there is none that the
-        model has ended."""
+        """The last question and its answer. Raises an `InvalidRequestError` if there is no answer,
+        or it was cut short."""
         if [message["role"] for message in self.messages[-2:]] != ["user", "assistant"]:
             raise InvalidRequestError("There is no answer yet.")
         if self._last is not None and self._last.finish in (Finish.LENGTH, Finish.CONTEXT):
@@ -177,7 +177,7 @@ class Turn:
     def _encode(self, engine: "Engine") -> list[int]:
         if self.transcript is None:
             self.transcript = self._transcript_before(engine)
-            self._previous = None  # or each turn would hold all earlier ones
+            self._previous = None  # otherwise each turn would hold all earlier ones
         self.prompt = self.transcript.prompt_for(self.question)
         return self.prompt
 
@@ -195,7 +195,7 @@ def system_messages(text: str | None) -> list[Message]:
 
 @dataclass(frozen=True)
 class SavedConversation:
-    """The content of a file: who answered, what was said, and the options for the next answer."""
+    """The content of a file: the model, the messages, and the options of the next answer."""
 
     model: str
     messages: Sequence[Message]
@@ -203,7 +203,7 @@ class SavedConversation:
 
 
 def save_conversation(path: Path, saved: SavedConversation) -> None:
-    """Writes a conversation or raises a `SessionFileError`; an older one is intact then."""
+    """Writes a conversation, or raises a `SessionFileError` and leaves an older one intact."""
     content = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -226,7 +226,7 @@ def save_conversation(path: Path, saved: SavedConversation) -> None:
 
 
 def load_conversation(path: Path) -> SavedConversation:
-    """Reads a conversation; a `SessionFileError` says why a file holds none."""
+    """Reads a conversation; raises a `SessionFileError` that says why a file has none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -253,13 +253,13 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _foreign(path: Path, reason: str) -> SessionFileError:
-    return SessionFileError(f"{path} holds no saved conversation: {reason}.")
+    return SessionFileError(f"{path} is not a saved conversation: {reason}.")
 
 
 def _read_message(message: Any) -> Message:
     role, content = message["role"], _typed(message["content"], str)
     if role not in _ROLES:
-        raise ValueError(f"a message of {role!r}")
+        raise ValueError(f"it has a message of the role {role!r}")
     content.encode()  # JSON can hold half a character, which no tokenizer accepts
     return {"role": role, "content": content}
 
@@ -277,7 +277,7 @@ def _read_options(saved: dict[str, Any]) -> Options:
               settings["logit_bias"]]  # fmt: skip
     drafter = settings["drafter"]
     if drafter not in DRAFTERS:
-        drafter = "auto"  # a chat may have been saved with a drafter that is gone
+        drafter = "auto"  # a chat may have been saved with a drafter that no longer exists
     try:
         return Options(
             max_tokens=_typed(limit, int, NoneType),

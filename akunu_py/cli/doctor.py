@@ -29,18 +29,18 @@ _NAME_WIDTH: Final = 10
 _MEBI: Final = 1 << 20
 _LEAST_CONTEXT: Final = 512
 _GUESSES: Final = 16
-"""So many guesses of a head are timed; the first few are slower."""
+"""How many guesses by a head are timed; the first few are slower."""
 _NO_HEAD: Final = (
-    "its configuration names a head to draft with, which is not loaded; where a conversion lacks "
-    "it, `--mtp PATH` takes it from the original repository"
+    "the configuration names a drafting head (MTP), but none is loaded; if this conversion lacks "
+    "it, `--mtp PATH` loads it from the original repository"
 )
 
 _UNKNOWN: Final[dict[str, Any]] = {
     "drafter": "auto",
     "num_draft_tokens": None,
-    "why": "the defaults; whether drafting pays here is told when the machine is idle",
+    "why": "the defaults; run `doctor` on an idle machine to see whether drafting pays",
 }
-"""What is recommended where the costs are not known well."""
+"""What to recommend while the costs are not known well."""
 
 
 def run(settings: DoctorSettings) -> int:
@@ -54,15 +54,15 @@ def run(settings: DoctorSettings) -> int:
 
 def _write_report(settings: DoctorSettings, path: Path) -> int:
     if not path.name:
-        raise InvalidRequestError(f"{path} is a folder; give the report a name in it.")
+        raise InvalidRequestError(f"{path} is a folder; give the report a file name in it.")
     if not os.access(path.parent, os.W_OK):  # before the measurement, which takes long
-        raise InvalidRequestError(f"There is no folder {path.parent} that can be written to.")
+        raise InvalidRequestError(f"There is no folder {path.parent} that you can write to.")
     engine = load_engine(settings.model)
     if engine.context_limit < _LEAST_CONTEXT:
         raise InvalidRequestError(f"A report needs a context of {_LEAST_CONTEXT} tokens or more.")
     from akunu_py.bench.device_report import CONTEXTS, COSTS_S, make_report  # noqa: PLC0415
 
-    tell("Measuring for a few minutes; Ctrl-C ends it with what was found so far.")
+    tell("Measuring for a few minutes; Ctrl-C stops and reports what was found so far.")
     curve = measure_costs_with_bar(engine, COSTS_S, CONTEXTS)
     curve = find_row_class_with_bar(engine, curve)
     cost = CostReport(describe_machine(engine.backend), describe_model(engine), curve)
@@ -70,7 +70,7 @@ def _write_report(settings: DoctorSettings, path: Path) -> int:
         report = make_report(engine, cost, bar)
     found = report.as_json()
     text = write_report(path, report.title, report.markdown(), found)
-    tell(f"Written: {path}.md and {path}.json. They hold no paths, prompts or answers.")
+    tell(f"Wrote {path}.md and {path}.json. They contain no paths, prompts or answers.")
     print(json.dumps(found) if settings.as_json else text)
     return 0
 
@@ -100,8 +100,8 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
         findings["head"] = found = _head_costs(engine.model, curve)
         pays = "does not pay here"
         if found["break_even"] < 1.0:
-            pays = f"pays from {max(0.0, found['break_even']):.0%} acceptance"
-        guess = f"a guess of the head takes {1e3 * found['guess_s']:.2f} ms, and {pays}"
+            pays = f"pays from {max(0.0, found['break_even']):.0%} acceptance on"
+        guess = f"a guess by the head takes {1e3 * found['guess_s']:.2f} ms, and {pays}"
         lines.append(_line("", guess))
     recommended = _recommend(report.payoff) if trusted else _UNKNOWN
     lines.append(_line("settings", recommended["why"]))
@@ -111,9 +111,9 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
 
 
 def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
-    """The costs that are known and not doubted, or measured now; else None and why there are none.
+    """The costs if they are known well or can be measured now; else None and the reason.
 
-    Nothing is said of a model that cannot draft: the engine's notices do.
+    The reason is empty for a model that cannot draft: the engine's notices say why.
     """
     from akunu_py.calibration.measure import find_cost_curve  # noqa: PLC0415  (needs MLX)
 
@@ -129,8 +129,8 @@ def _costs(engine: "Engine") -> "tuple[CostCurve | None, str]":
 
 
 def _head_costs(model: "TargetModel", curve: "CostCurve") -> dict[str, float]:
-    """Seconds of a guess of the model's head, and from which acceptance on one guess a round pays
-    at short contexts."""
+    """The seconds of one guess by the model's head, and the acceptance rate from which on a round
+    with one guess pays at short contexts."""
     import mlx.core as mx  # noqa: PLC0415  (takes a while)
 
     assert model.head is not None
@@ -154,7 +154,9 @@ def _conditions(curve: "CostCurve") -> str:
     if curve.measured_at is None:
         return "`bench cost` measures again"
     day = datetime.fromtimestamp(curve.measured_at).astimezone().strftime("%Y-%m-%d %H:%M")
-    busy = "" if curve.doubt <= MEASURED else ": too busy to be trusted; measured again when idle"
+    busy = (
+        "" if curve.doubt <= MEASURED else ": too busy to trust; will be measured again when idle"
+    )
     load = "" if curve.load is None else f", with {curve.load:.2f} processes per core"
     return f"measured {day}{load}{busy}"
 
@@ -173,7 +175,7 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
         ranks = f"{model['ranks']}; a broadcast takes {1e3 * model['broadcast_s']:.2f} ms"
     facts = [
         ("device", f"{machine['device']}, {machine['chip']}, {count(machine['cores'], 'core')}"),
-        ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB of it free"),
+        ("memory", f"{machine['memory_gib']} GiB, {free / 2**30:.1f} GiB free"),
         ("blas", f"{blas}, {count(machine['blas_threads'], 'thread')}" if blas else "the system's"),
         (
             "software",

@@ -1,4 +1,4 @@
-"""`edit`: changes files as an instruction says, shows the changes, and asks before it writes."""
+"""`edit`: changes files as instructed, shows the changes, and asks before it writes."""
 
 import json
 import os
@@ -32,13 +32,12 @@ _WOULD_CHANGE, _NO_EDIT = 1, 4
 
 
 def run(settings: EditSettings) -> int:
-    """Edits one file after the other; the exit code is 4 if one could not be edited or is doubtful,
+    """Edits one file after another. The exit code is 4 if one could not be edited or is doubtful,
     else 1 if one was only checked and would change."""
     editor = _Editor(settings)
     if editor.asks and not (sys.stdin and sys.stdin.isatty()):
         raise InvalidRequestError(
-            "There is no terminal to ask on whether to apply the edit: add --yes, --check or "
-            "--json."
+            "There is no terminal to ask whether to apply the edit: add --yes, --check or --json."
         )
     if settings.output and str(settings.output) != _PIPE:
         check_output(settings.output)
@@ -74,8 +73,8 @@ def new_edit(engine: "Engine", file: TextFile, wanted: Wanted) -> Edit:
 
 
 def _read_all(names: Sequence[str]) -> tuple[list[TextFile], list[dict[str, Any]]]:
-    """The files to edit, but for empty ones, and what `--json` prints of unreadable ones; if the
-    only one is, an `InvalidRequestError`."""
+    """The files to edit, without empty ones, and what `--json` prints about unreadable ones. Raises
+    an `InvalidRequestError` if the only file is unreadable."""
     files, unreadable = list[TextFile](), list[dict[str, Any]]()
     for name in names:
         try:
@@ -106,7 +105,7 @@ def _outcome(
     written: bool = False,
     stats: Stats | None = None,
 ) -> dict[str, Any]:
-    """What `--json` prints of a file. `why` is what is wrong, if that has left it as it was."""
+    """What `--json` prints about a file; `why` says what is wrong if it was left unchanged."""
     stats = stats or Stats()
     return {
         "file": name,
@@ -120,19 +119,19 @@ def _outcome(
 
 
 def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
-    """Measures for a few seconds what forward passes cost, if nobody knows it and the user sees
-    why that takes time: only then is it known what drafts bring."""
+    """Measures for a few seconds what forward passes cost, if that is unknown and the user sees why
+    it takes time. Only then is the speedup of drafts known."""
     costs = engine.costs
     if not settings.options.drafts or engine.model.why_no_drafts or not sys.stderr.isatty():
         return
     costs.alone()
     if costs.measured is None:
-        with suppress(BackendError):  # on a busy machine: then nothing is said of what drafts bring
+        with suppress(BackendError):  # on a busy machine, whose speedup then stays unknown
             costs.trust(measure_costs_with_bar(engine))
 
 
 class _Editor:
-    """Edits files as the settings say; `asks` tells whether it asks the user before it writes."""
+    """Edits files as the settings say; `asks`: whether it asks the user before it writes."""
 
     def __init__(self, settings: EditSettings) -> None:
         self._settings = settings
@@ -144,7 +143,7 @@ class _Editor:
         self._bar = prefill_bar(sys.stderr)
 
     def edit(self, engine: "Engine", file: TextFile) -> dict[str, Any]:
-        """Edits a file; returns what `--json` prints of that."""
+        """Edits a file; returns what `--json` prints about it."""
         settings, edit, stats = self._settings, None, Stats()
         new, why, written = file.text, None, False
         try:
@@ -168,7 +167,7 @@ class _Editor:
         finally:
             self._bar.close()
         if why:
-            tell(f"{file.name} was left as it is. {why}")
+            tell(f"{file.name} was left unchanged. {why}")
         elif settings.checks and new == file.text:
             tell(f"{file.name} would not change.")
         if self._prints and not (settings.as_json or written):
@@ -222,7 +221,7 @@ class _Editor:
                     print(printable(diff_of(edit.old, new, edit.name)), end="")
 
     def _write(self, file: TextFile, new: str) -> bool:
-        """Writes the new text where it belongs, if it belongs anywhere."""
+        """Writes the new text to its file, if there is one to write."""
         output = self._settings.output
         if output and str(output) != _PIPE:
             file.write_to(output, new)
@@ -240,7 +239,7 @@ class _Editor:
 
 
 def _in_editor(name: str, text: str) -> str:
-    """A text after the user has changed it; an `EditError` if the editor fails."""
+    """A text after the user has changed it; raises an `EditError` if the editor fails."""
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with TemporaryDirectory() as folder:
         path = Path(folder) / Path(name).name

@@ -1,4 +1,4 @@
-"""`index`: learns the text of projects, lists what is known, and forgets it."""
+"""`index`: indexes the text of projects, lists them, and forgets them."""
 
 import logging
 import os
@@ -21,25 +21,25 @@ _MOST_LINES: Final = 20
 
 
 def run(settings: IndexSettings) -> int:
-    """Does what was asked; what was left out goes to standard error."""
+    """Indexes, lists or forgets; what was left out goes to standard error."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     asked = [Path(os.path.expanduser(path)) for path in settings.paths]
     named = [Path(os.path.realpath(path)) for path in asked if path.is_file()]
     folders = [project_folder(path) for path in asked if not path.is_file()]
     for path in named:
         if not is_utf8(str(path)):
-            raise InvalidRequestError(f"The name of {path} is no text in UTF-8; rename the file.")
+            raise InvalidRequestError(f"The name of {path} is not valid UTF-8; rename the file.")
         if not any(folder in path.parents for folder in folders):
             raise InvalidRequestError(
-                f"{path} is in no folder that is named; name its project too."
+                f"{path} is in none of the given folders; give its project too."
             )
     for folder in folders:
         if folder in (Path(folder.anchor), Path(os.path.realpath(os.path.expanduser("~")))):
-            raise InvalidRequestError(f"{folder} is no project: name a folder in it.")
+            raise InvalidRequestError(f"{folder} is not a project; give a folder in it.")
     store = MemoryStore()
     if settings.forgets_all:
         store.forget_all()
-        print(f"{store.folder} is deleted.")
+        print(f"Deleted {store.folder}.")
         return 0
     try:
         if folders:
@@ -55,7 +55,7 @@ def run(settings: IndexSettings) -> int:
 
 def _learn(store: MemoryStore, folders: list[Path], named: list[Path], model: str) -> None:
     fingerprint = tokenizer_fingerprint(find_model(model, weights=False))
-    find_backend()  # without MLX this fails with a clear sentence
+    find_backend()  # fails with a clear sentence if there is no MLX
     from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415  (takes a second)
 
     encode = load_tokenizer(model).encode_plain
@@ -80,7 +80,7 @@ def _tell_left_out(result: IndexResult) -> None:
         print(f"... and {len(lines) - _MOST_LINES:,} more.", file=sys.stderr)
     if counts:
         listed = ", ".join(f"{number:,} {reason}" for reason, number in sorted(counts.items()))
-        remedy = "; name a file to keep it" if counts.keys() & {HIDDEN, LIKELY_SECRETS} else ""
+        remedy = "; name a file to include it" if counts.keys() & {HIDDEN, LIKELY_SECRETS} else ""
         print(f"Left out: {listed}{remedy}.", file=sys.stderr)
 
 
@@ -88,10 +88,10 @@ def _forget(store: MemoryStore, path: Path) -> None:
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not is_utf8(str(folder)) or not store.forget(folder):
         raise InvalidRequestError(
-            f"Nothing is known of {folder}; --forget takes the folder of a project, as `index "
+            f"Nothing is known about {folder}; --forget takes the folder of a project, as `index "
             "--list` prints it."
         )
-    print(f"{folder} is forgotten.")
+    print(f"Deleted all that was known about {folder}.")
 
 
 def _list(store: MemoryStore, *, sizes: bool) -> None:

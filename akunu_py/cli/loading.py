@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def load_engine(options: ModelOptions) -> "Engine":
-    """Loads a model; what is on this machine is looked for before the libraries load."""
+    """Loads a model; a wrong local path is refused before the libraries load."""
     fetch_model(options, from_hub=False)
-    find_backend()  # without MLX this fails with a clear sentence
+    find_backend()  # fails with a clear sentence if there is no MLX
     from akunu_py.loading import load  # noqa: PLC0415  (takes a second)
 
     return load(options)
@@ -30,7 +30,7 @@ def load_engine(options: ModelOptions) -> "Engine":
 def measure_costs_with_bar(
     engine: "Engine", seconds: float | None = None, contexts: Sequence[int] | None = None
 ) -> "CostCurve":
-    """Measures what forward passes cost now, and stores it for the engine's planner; None stands
+    """Measures what forward passes cost now, and stores it for the engine's planner; by default,
     for the usual time and context lengths. See `measure_and_store` for the errors.
     """
     from akunu_py.calibration.measure import BUDGET_S, measure_and_store  # noqa: PLC0415
@@ -48,8 +48,8 @@ def measure_costs_with_bar(
 def find_row_class_with_bar(
     engine: "Engine", curve: "CostCurve", most_price: float = inf
 ) -> "CostCurve":
-    """Finds out which forward passes compute a row alike, if the costs are trusted and that is not
-    known, and stores it with them; dearer ones than `most_price` are not looked for."""
+    """Finds out which forward passes compute identical rows, if this is unknown and the costs are
+    trusted, and stores it with them. Passes that cost more than `most_price` are not looked for."""
     from akunu_py.calibration.measure import find_row_class  # noqa: PLC0415
 
     if curve.doubt > MEASURED or curve.row_class is not None:
@@ -69,7 +69,7 @@ def check_ability(options: ModelOptions) -> None:
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:
-    """Downloads models that are on the hub and not on this machine yet, with a progress bar."""
+    """Downloads models from the hub that are not on this machine yet, with a progress bar."""
     for name in (options.name, options.draft_model):
         if name is not None and (from_hub or not is_hub_name(name)):
             find_model(name)

@@ -1,5 +1,5 @@
 """`pull`, `list`, `rm`, `show` and `ps`: the models on this machine, and those that a server has
-loaded. All but `pull` work without a network, and all but `ps` without a server."""
+loaded. All except `pull` work without a network, and all except `ps` without a server."""
 
 import json
 import os
@@ -29,7 +29,7 @@ from akunu_py.server.settings import KEY_VARIABLE, RECOMMENDED
 
 
 def run(settings: Any) -> int:
-    """Runs the command that these settings are of."""
+    """Runs the command of these settings."""
     tasks: dict[type, Callable[[Any], int]] = {
         PullSettings: _pull,
         ListSettings: _list,
@@ -41,11 +41,11 @@ def run(settings: Any) -> int:
 
 
 def _pull(settings: PullSettings) -> int:
-    """Says what a model takes and whether it will fit, and fetches it."""
+    """Prints a model's size and whether it fits, and fetches it."""
     download = plan(settings.name)
     missing = download.total - download.completed
-    print(f"{download.name}: {in_gigabytes(download.total)}, of which "
-          f"{in_gigabytes(missing)} are to be fetched; {_fit(download.weight_bytes)}.",
+    print(f"{download.name}: {in_gigabytes(download.total)}, {in_gigabytes(missing)} still to "
+          f"fetch; {_fit(download.weight_bytes)}.",
           flush=True)  # fmt: skip
     model = download.run()
     why_not = model.why_not
@@ -77,11 +77,11 @@ def _rm(settings: RmSettings) -> int:
     model = _find(settings.name, settings.models_dirs)
     if model.place == "hub" and not settings.agrees:
         if not sys.stdin.isatty():
-            raise InvalidRequestError("rm asks before it deletes; say --yes if nobody can answer.")
+            raise InvalidRequestError("rm asks before it deletes; add --yes if nobody can answer.")
         size = in_gigabytes(model.nbytes)
         if input(f"Delete {model.name}, {size}, in {model.folder.parents[1]}? [y/N] ") != "y":
             return 1
-    print(f"Deleted {model.name}: {in_gigabytes(remove(model))} are free.")
+    print(f"Deleted {model.name}; freed {in_gigabytes(remove(model))}.")
     return 0
 
 
@@ -169,7 +169,7 @@ def _room() -> int:
 def _fit(nbytes: int) -> str:
     room = _room()
     fits = "fit" if nbytes <= room else "do NOT fit"
-    return f"its weights {fits} into the {in_gigabytes(room)} that are free for models"
+    return f"its weights {fits} into the {in_gigabytes(room)} free for models"
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -1,8 +1,7 @@
 """The command line's grammar: words in, a command and its frozen settings out.
 
 A command is a line in `COMMANDS`; its options are declared in the dataclass of its settings. Its
-module is imported only when it runs, so that `--help` and the refusal of a wrong option are
-immediate.
+module is imported only when it runs, so that `--help` and errors in options appear immediately.
 """
 
 import re
@@ -49,8 +48,8 @@ PROGRAM: Final = "akunu-py"
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the program, by the words that call it: `chat`, or `bench cost`. It is in the
-    file of that name, or in another one."""
+    """A command, named by the words that call it: `chat`, or `bench cost`. Its code is in the file
+    of that name, or in `file`."""
 
     name: str
     summary: str
@@ -72,17 +71,17 @@ COMMANDS: Final = (
     Command("service", "lets the system run `serve`, after each login", ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
-    Command("show", "what the files of a model say", ShowSettings, "models"),
-    Command("rm", "deletes a model from the cache of the hub", RmSettings, "models"),
+    Command("show", "facts about a model, from its files", ShowSettings, "models"),
+    Command("rm", "deletes a model from the hub's cache", RmSettings, "models"),
     Command("ps", "the models that a server has loaded", PsSettings, "models"),
     Command("bench cost", "what a forward pass of M tokens costs here, and when drafting pays; "
-            "saves the costs, which the engine then uses",
+            "saves the costs for the engine to use",
             CostSettings),
-    Command("bench speedup", "how much faster than mlx-lm answers are, on several kinds of text",
+    Command("bench speedup", "how much faster than mlx-lm it answers, on several kinds of text",
             SpeedupSettings),
-    Command("bench replay", "a prediction, without a model: what drafting would bring on known "
+    Command("bench replay", "predicts, without a model, what drafting would gain on known "
             "answers, here or on another chip", ReplaySettings),
-    Command("index", "learns the text of projects, which --project then drafts from",
+    Command("index", "indexes the text of projects, for --project to draft from",
             IndexSettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
     Command("completions", "a script that completes commands in a shell", CompletionsSettings),
@@ -91,16 +90,16 @@ COMMANDS: Final = (
 _NAMES_OF_MLX_LM: Final = {
     "serve --allowed-origins": "did you mean --cors?",
     "serve --decode-concurrency": "did you mean --parallel?",
-    "serve --prompt-concurrency": "prompts are read one after another; see --parallel.",
+    "serve --prompt-concurrency": "prompts are computed one after another; see --parallel.",
     "generate --chat-template-config": "did you mean --chat-template-args?",
     "generate --ignore-chat-template": "prompts are continued as they are, unless --chat is given.",
     "generate --extra-eos-token": "did you mean --stop?",
     "generate --min-tokens-to-keep": "--min-p and --top-p always keep the most likely token.",
-    "generate --quantize-activations": "activations stay as they are.",
-    "generate --image": "images are not read.",
+    "generate --quantize-activations": "activations are not quantized.",
+    "generate --image": "images are not supported.",
     "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
 }
-"""What to say about options of mlx-lm that have another name or no use here."""
+"""Hints for options of mlx-lm that have another name here, or no use."""
 _WHOLE: Final = Part()
 _FAMILIES: Final = {"bench": "measurements of this machine"}
 
@@ -114,8 +113,8 @@ class Invocation:
 
 
 def parse(words: Sequence[str]) -> Invocation:
-    """Reads the words after the program's name. An InvalidRequestError says which of them makes no
-    sense, and where to look; `--help` and `--version` end the program.
+    """Parses the words after the program's name. An InvalidRequestError names the wrong word and
+    where to look; `--help` and `--version` end the program.
     """
     parser = make_parser()
     if not words:
@@ -142,7 +141,7 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 class _Parser(ArgumentParser):
-    """Raises errors, in one sentence, instead of ending the program."""
+    """Raises its errors as one sentence instead of ending the program."""
 
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ").rstrip(".")
@@ -153,7 +152,7 @@ def make_parser(completer: Callable[[Option], Any] = lambda _: None) -> Argument
     """The parser of all commands; `completer` says how shtab completes the value of an option."""
     parser = _Parser(
         PROGRAM,
-        description="A local model that answers faster by drafting with n-grams.",
+        description="Runs a language model on your machine, faster because it drafts tokens.",
         epilog=f"`{PROGRAM} COMMAND --help` lists a command's options.",
         allow_abbrev=False,
     )
@@ -236,7 +235,7 @@ def help_of(option: Option) -> str:
 
 
 def _type(option: Option) -> Callable[[str], Any]:
-    """The reader of an option, with errors that argparse shows as they are."""
+    """The reader of an option, with its errors in a form that argparse shows unchanged."""
 
     def reader(word: str) -> Any:
         try:
@@ -248,7 +247,7 @@ def _type(option: Option) -> Callable[[str], Any]:
 
 
 def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
-    """Makes a dataclass, and those that it holds, of the values that were given."""
+    """Makes a dataclass, and the dataclasses in it, from the given values."""
     values: dict[str, Any] = {}
     for name, option in options_in(kind).items():
         if name in given:
@@ -275,5 +274,5 @@ def _about_unknown(word: str, command: Command, options: Iterable[Option]) -> st
     flag = word.partition("=")[0]
     flags = [option.flag for option in options if option.flag]
     hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(flag, flags)
-    refusal = "has no option" if word.startswith("-") else "does not take the word"
+    refusal = "has no option" if word.startswith("-") else "does not take the argument"
     return f"{command.name} {refusal} {flag}; {hint or f'see `{PROGRAM} {command.name} --help`.'}"

@@ -1,4 +1,4 @@
-"""What the user sees: answers as they grow, lines of statistics, and progress bars.
+"""What the user sees: growing answers, lines of statistics, and progress bars.
 
 A model may write anything, even terminal commands. So a terminal shows every control character
 except newline and tab as a symbol; a pipe gets the text unchanged.
@@ -45,12 +45,12 @@ UNFINISHED: Final = {
     Finish.CANCELLED: "interrupted",
     Finish.CONTEXT: "the context is full",
 }
-"""How answers end that the model has not ended."""
+"""Why an answer ended, if the model did not end it."""
 
 
 def printable(text: str) -> str:
-    """Text that is safe on a terminal: control characters but newlines and tabs become symbols;
-    carriage returns are removed, since a newline follows them."""
+    """Text that is safe on a terminal: control characters except newlines and tabs become symbols;
+    carriage returns are removed, because a newline follows them."""
     return text.translate(_SYMBOLS)
 
 
@@ -99,7 +99,7 @@ def columns_of(stream: TextIO) -> int | None:
 
 
 def width(text: str) -> int:
-    """The columns that a terminal gives to a text."""
+    """How many columns a text takes on a terminal."""
     wide = sum(east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(category(character) in _NO_WIDTH for character in text)
 
@@ -122,8 +122,8 @@ def wrapped(text: str, columns: int | None) -> str:
 class AnswerWriter:
     """Writes an answer to a stream as it grows; marks drafted pieces if the stream shows styles.
 
-    With `wrap`, prose is broken between words on a terminal, which breaks lines anywhere. A word is
-    held back until it is complete, with the space before it. Lines of code stay as they are.
+    With `wrap`, prose is broken between words; the terminal itself would break lines anywhere. A
+    word is held back until it is complete, with the space before it. Code lines are not wrapped.
     """
 
     def __init__(self, stream: TextIO, *, show_drafts: bool = False, wrap: bool = False) -> None:
@@ -204,9 +204,9 @@ class AnswerWriter:
 
 
 def _fence_after(line: str, fence: str) -> str:
-    """The marks of the block of code that is open after a line, as in CommonMark; empty if none.
+    """The fence of the code block that is open after a line, as in CommonMark; empty if none is.
 
-    `fence` are the marks of the one that is open before the line.
+    `fence` is that of the block open before the line.
     """
     found = _FENCE.fullmatch(line)
     if not fence:
@@ -282,10 +282,10 @@ def _start_bar(stream: TextIO, title: str, total: float, *, counts: bool) -> "Pr
 
 
 def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 0) -> str:
-    """Tokens, what drafts brought or else tokens per forward pass, acceptance, speed, and why the
-    answer was cut, if it was.
+    """Tokens, the speedup by drafts or else tokens per forward pass, acceptance rate, speed, and
+    why the answer was cut, if it was.
 
-    The token that ended the text counts as well, so plain decoding has 1.00 tokens per pass. With a
+    The token that ended the text counts too, so plain decoding has 1.00 tokens per pass. With a
     `context_limit`, the line also says when the context is nearly full.
     """
     facts = [count(stats.generated_tokens, "token")]
@@ -305,7 +305,7 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
 
 
 def gain(stats: Stats) -> str:
-    """How much faster drafts made an answer; empty if they did not, or that is not known."""
+    """How much faster drafts made an answer; empty if they did not, or the costs are unknown."""
     times = f"{stats.speedup or 0.0:.1f}"
     return f"{times} times as fast as without drafts" if float(times) > 1 else ""
 

@@ -14,15 +14,15 @@ from akunu_py.round import Finish
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-CONTEXT_FULL: Final = "The context is full; /reset starts again, and /save FILE keeps a copy."
+CONTEXT_FULL: Final = "The context is full; /reset starts over, and /save FILE keeps a copy."
 
 
 class Screen:
     """A conversation through a pipe: a turn for each line, answers as plain text.
 
-    As on a terminal, a backslash at the end of a line continues the turn on the next line; `read`
-    returns None once the user has left. `complain` and `interrupted` raise if the user cannot react
-    to it. `TerminalScreen` is the one for a terminal.
+    As on a terminal, a backslash at the end of a line continues the turn on the next line. `read`
+    returns None once the user has left. `complain` and `interrupted` raise, because the user of a
+    pipe cannot react. `TerminalScreen` is the one for a terminal.
     """
 
     def __init__(self, loading: "Future[Engine]") -> None:
@@ -79,7 +79,8 @@ def read_bytes() -> bytes:
 
 
 def read_lines() -> Iterator[str]:
-    """The lines of standard input as they arrive, without line ends; refuses as `read_text`."""
+    """The lines of standard input as they arrive, without line ends; refuses what `read_text`
+    refuses."""
     for number, line in enumerate(_standard_input(), start=1):
         yield _decode(line, f"Line {number} of standard input").rstrip("\r\n")
 

@@ -57,13 +57,13 @@ def run(settings: ServeSettings) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", handlers=[log])
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     share_arenas()
-    has_key = settings.server.key is not None  # a key that cannot be read ends it here
+    has_key = settings.server.key is not None  # raises here if the key cannot be read
     first = []
     for name in settings.models or (BUNDLED_MODEL,):
         fetch_model(replace(settings.model, name=name))
         first.append(model := LocalModel.named(name))
         if any(model.name == other.name for other in first[:-1]):
-            raise InvalidRequestError(f"Two models are called {model.name}; rename a folder.")
+            raise InvalidRequestError(f"Two models are called {model.name}; rename one folder.")
     server = settings.server
     for folder in server.models_dirs:
         if not folder.is_dir():
@@ -77,7 +77,7 @@ def run(settings: ServeSettings) -> int:
     pool = Pool(load, server, first, others=others, memory=memory)
     for word in server.aliases:
         if "=" in word:
-            pool.find_on_disk(word.partition("=")[2])  # a model that is not here ends it
+            pool.find_on_disk(word.partition("=")[2])  # raises if the model is not here
     with ExitStack() as stack:
         listeners = _listen(server.host, server.port)
         for listener in listeners:
@@ -87,7 +87,7 @@ def run(settings: ServeSettings) -> int:
         finally:
             saves = settings.model.prompt_cache_dir is not None and bool(pool.services)
             pool.close(_SECONDS_TO_SAVE if saves else _SECONDS_TO_STOP)
-    if is_fetching():  # by threads of the hub's library, for which Python would wait; it resumes
+    if is_fetching():  # Python would wait for the hub library's threads; a later pull resumes
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -118,8 +118,8 @@ def _memory(settings: ServeSettings) -> int:
 def _load(
     settings: ServeSettings, first: Sequence[LocalModel], model: LocalModel, spare: int
 ) -> "Engine":
-    """Loads the engine of a model and warms it up, because the first answer compiles. The options
-    that change how a model answers are for the first ones, which the user named."""
+    """Loads the engine of a model and warms it up, because the first answer compiles kernels. The
+    options that change how a model answers apply only to the models that the user named."""
     given = settings.model
     if model not in first:
         kept = ("weights", "no_wire", "prefill_step_size", "prompt_cache_bytes", "prompt_cache_dir",
@@ -131,8 +131,8 @@ def _load(
     import akunu_py.loading  # noqa: F401, PLC0415
 
     if not gc.get_freeze_count():
-        # The libraries need not be searched again by each full collection, which stalls all
-        # threads; what belongs to a model is, because it may leave.
+        # Full garbage collections stall all threads, so they skip the libraries, but not what
+        # belongs to a model, which may be unloaded.
         gc.collect()
         gc.freeze()
     engine = load_engine(replace(given, name=model.asked))
@@ -148,8 +148,7 @@ def _load(
 async def _serve(
     pool: "Pool", settings: ServeSettings, listeners: list[socket.socket], has_key: bool
 ) -> None:
-    """Serves until a signal comes, or until one of the first models cannot be loaded, which it
-    raises."""
+    """Serves until a signal comes; raises the error if one of the first models cannot be loaded."""
     from akunu_py.server.app import create_app  # noqa: PLC0415
     from akunu_py.server.http import HttpServer  # noqa: PLC0415
 
@@ -175,7 +174,7 @@ async def _serve(
     print(f"Loading {where}", flush=True)
     is_open = not all(ipaddress.ip_address(host).is_loopback for host, _ in names)
     if not has_key and is_open:
-        logger.warning("everyone who can reach this address may use the server; see --api-key-file")
+        logger.warning("anyone who can reach this address can use the server; see --api-key-file")
     loading = pool.start()
     loading.add_done_callback(loaded)
     await server.serve(listeners)
@@ -184,7 +183,7 @@ async def _serve(
 
 
 def tell_ready(services: "Iterable[Service]", where: str, wanted: int) -> None:
-    """Prints what is served, and how many requests at a time; if fewer than wanted, why."""
+    """Prints what is served and how many requests at a time, and why if fewer than wanted."""
     print(f"Serving {where}")
     for service in services:
         for notice in service.engine.notices:
@@ -194,12 +193,12 @@ def tell_ready(services: "Iterable[Service]", where: str, wanted: int) -> None:
         if parallel == 1:
             how = "Requests are answered one after another"
         if parallel < wanted:
-            how += f", not {wanted}: the caches of more would not fit, see --prompt-cache-bytes"
+            how += f", not {wanted}: more caches would not fit, see --prompt-cache-bytes"
         print(f"{how}. {why}" if why else f"{how}.", flush=True)
 
 
 def _listen(hosts: str, port: int) -> list[socket.socket]:
-    """A listening socket for each host of a list with commas, all on one port."""
+    """A listening socket for each host in a comma-separated list, all on one port."""
     listeners: list[socket.socket] = []
     for host in hosts.split(","):
         try:
@@ -216,7 +215,7 @@ def _listen(hosts: str, port: int) -> list[socket.socket]:
 
 def _why_not(host: str, port: int, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is in use; name another one with --port."
+        return f"Port {port} on {host} is in use; choose another one with --port."
     if isinstance(error, OSError) and error.errno == errno.EACCES:
-        return f"This user may not listen on port {port}; name one above 1023 with --port."
+        return f"You may not listen on port {port}; choose one above 1023 with --port."
     return f"Cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}."

@@ -1,4 +1,4 @@
-"""What each command was asked to do: frozen dataclasses that declare the command's own options.
+"""The settings of each command: frozen dataclasses that declare its options.
 
 Plain Python: a wrong option is refused before any library is loaded.
 """
@@ -80,13 +80,13 @@ class GenerateSettings:
         metavar="TEXT", required=True)
     suffix: str | None = option(None, "fill the gap between the prompt and this text",
         metavar="TEXT")
-    as_question: bool = option(False, "ask the prompt as a question, with the chat template",
+    as_question: bool = option(False, "send the prompt as a chat message, with the chat template",
         flag="--chat")
     system_prompt: str | None = option(None, "the system message", metavar="TEXT")
-    prefill_response: str | None = option(None, "how the answer begins, with --chat; it is not "
-        "printed again", metavar="TEXT")
-    show_drafts: bool = option(False, "colour accepted draft tokens: copies green, guesses of a "
-        "network cyan, memory blue")
+    prefill_response: str | None = option(None, "the beginning of the answer, with --chat; it is "
+        "not printed", metavar="TEXT")
+    show_drafts: bool = option(False, "colour accepted draft tokens: copies green, guesses by a "
+        "head or draft model cyan, project memory blue")
     verbose: bool = option(False, "report speed and peak memory, even if standard error is not a "
         "terminal")
     as_json: bool = option(False, "print one JSON object", flag="--json")
@@ -141,23 +141,24 @@ class EditSettings:
     """An edit of files."""
 
     # fmt: off
-    files: tuple[str, ...] = option((), "what to edit; - reads standard input, and writes the "
+    files: tuple[str, ...] = option((), "the files to edit; - reads standard input and writes the "
         "result to standard output", flag="FILE", nargs="+", required=True)
     instruction: str = option("", "what to change, in words", flag="INSTRUCTION", required=True)
-    lines: tuple[int, int] | None = option(None, "edit these lines, and show the model no others",
+    lines: tuple[int, int] | None = option(None, "edit these lines; the model sees no others",
         read=_line_range, metavar="A:B")
-    function: str | None = option(None, "edit this function, method (Class.method) or class of "
-        "Python, and show the model no other code")
-    answer_format: str = option("auto", "what the model is to answer with: the whole text, "
+    function: str | None = option(None, "edit this Python function, method (Class.method) or "
+        "class; the model sees no other code")
+    answer_format: str = option("auto", "the format to ask the model for: the whole text, "
         "search/replace blocks or a unified diff; auto asks for the whole text, which drafts make "
-        "fast. All three are understood", flag="--format", choices=("auto", *FORMATS))
+        "fast. An answer in any of the three is accepted", flag="--format",
+        choices=("auto", *FORMATS))
     applies: bool = option(False, "apply the edit without asking, unless something is wrong with "
         "it", flag="--yes", short="-y")
     checks: bool = option(False, "write nothing; the exit code is 1 if a file would change, 4 "
         "if one could not be edited or is doubtful", flag="--check")
-    backup: bool = option(False, f"keep what a file was in FILE{BACKUP}")
-    output: Path | None = option(None, "write the result to this file, which is replaced, and "
-        "leave the other alone")
+    backup: bool = option(False, f"keep the old content of a file in FILE{BACKUP}")
+    output: Path | None = option(None, "write the result to this file, replacing it, and leave "
+        "the edited file unchanged")
     as_json: bool = option(False, "print one JSON object; without --yes, nothing is applied",
         flag="--json")
     model: ModelOptions = part(ModelOptions, _MODEL,
@@ -177,10 +178,12 @@ class EditSettings:
                 "`output`, `lines`, `function` and standard input are for one file; name one."
             )
         if "-" in self.files and (self.applies or self.backup):
-            raise InvalidRequestError("Standard input is not changed; omit `applies` and `backup`.")
+            raise InvalidRequestError(
+                "Standard input cannot be changed; omit `applies` and `backup`."
+            )
         if self.output and (self.applies or self.checks or self.backup):
             raise InvalidRequestError(
-                "`output` changes no file; omit `applies`, `checks` and `backup`."
+                "`output` leaves the edited file unchanged; omit `applies`, `checks` and `backup`."
             )
         check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
@@ -188,12 +191,12 @@ class EditSettings:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """A server; `model` has the options of the models that are named, and the first one's name."""
+    """A server; `model` has the options of the named models, and the name of the first."""
 
     # fmt: off
-    models: tuple[str, ...] = option((), f"a folder, a name on the hub, or `{BUNDLED_MODEL}`: load "
-        "it first; the first of several answers requests that name none. May be repeated; the "
-        "other models on this machine are offered too", flag="--model", repeated=True,
+    models: tuple[str, ...] = option((), "a model to load at the start: a folder, a name on the "
+        f"hub, or `{BUNDLED_MODEL}`; may be repeated. The first one answers requests that name no "
+        "model; the other models on this machine are offered too", flag="--model", repeated=True,
         shown=BUNDLED_MODEL, group=_MODEL)
     server: ServerSettings = part(ServerSettings, "server")
     log_file: Path | None = option(None, "write the log, and what is printed, to this file; it "
@@ -210,7 +213,7 @@ class ServeSettings:
             object.__setattr__(self, "model", replace(self.model, name=self.models[0]))
         for name in ("adapter_path", "draft_model", "mtp"):
             if len(self.models) > 1 and getattr(self.model, name) is not None:
-                raise InvalidRequestError(f"`{name}` belongs to one model; name one `models`.")
+                raise InvalidRequestError(f"`{name}` applies to one model; give one `models`.")
         defaults = self.server.defaults
         _check_drafting(self.model, defaults.drafter, defaults.num_draft_tokens)
 
@@ -328,28 +331,28 @@ class CostSettings:
 
 @dataclass(frozen=True)
 class SpeedupSettings:
-    """A contest with mlx-lm of every drafter with every number of draft tokens."""
+    """A comparison with mlx-lm of every drafter with every number of draft tokens."""
 
     # fmt: off
     drafters: tuple[str, ...] = option(("auto", "ngram"),
         f"the drafters: {', '.join(BENCH_DRAFTERS)}, or {EVERY}", flag="--drafter", metavar="NAME",
         choices=(*BENCH_DRAFTERS, EVERY), nargs="+", shown="auto ngram")
     num_draft_tokens: tuple[int | None, ...] = option((None, 4, 8, 16),
-        f"maximum of draft tokens per round; with {PLANNED}, the planner chooses",
+        f"maximum number of draft tokens per round; with {PLANNED}, the planner chooses",
         within=Range(0, MAX_DRAFT_TOKENS), read=draft_tokens, nargs="+", shown=f"{PLANNED} 4 8 16")
     workloads: tuple[str, ...] = option(WORKLOADS,
         f"built-in requests to run: {', '.join(WORKLOADS)}", metavar="KIND", choices=WORKLOADS,
         nargs="*", shown="all")
-    data: tuple[Path, ...] = option((), "files of further requests, as for `bench replay`; each is "
-        "a workload", nargs="+")
+    data: tuple[Path, ...] = option((), "files with more requests, in the format of `bench "
+        "replay`; each file is a workload", nargs="+")
     answers: str = option("both", "own: the model's own answers; forced: the reference answers, as "
-        "a better model would give them, with all forward passes computed",
+        "from a better model, with all forward passes computed",
         choices=(*ANSWERS, "both"))
-    prompts: int = option(4, "requests of each workload and file", within=Range(1), quick=2)
-    rounds: int = option(3, "how often each contestant answers each request", within=Range(1),
-        quick=1)
-    max_tokens: int = option(192, "tokens to generate at most", within=Range(2), short="-m",
-        quick=64)
+    prompts: int = option(4, "requests per workload or file", within=Range(1), quick=2)
+    rounds: int = option(3, "how many times each contestant answers each request",
+        within=Range(1), quick=1)
+    max_tokens: int = option(192, "most tokens to generate", within=Range(2),
+        short="-m", quick=64)
     quick: bool = option(False, "2 requests, 1 round, 64 tokens: a rough result")
     seconds: float = borrowed(CostSettings, "seconds")
     as_json: bool = borrowed(GenerateSettings, "as_json")
@@ -372,7 +375,7 @@ class ReplaySettings:
     drafters: tuple[str, ...] = borrowed(SpeedupSettings, "drafters")
     num_draft_tokens: tuple[int | None, ...] = borrowed(SpeedupSettings, "num_draft_tokens",
         (None,), shown=PLANNED)
-    memory: tuple[Path, ...] = option((), "replay a fifth of the files in a folder without and "
+    memory: tuple[Path, ...] = option((), "replay a fifth of the files in a folder, without and "
         "with a memory of the others", metavar="PATH", nargs="+")
     model: str = option(BUNDLED_MODEL, "the model whose tokenizer to use; its weights are not "
         "needed")
@@ -396,17 +399,18 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """What to do with the memory of projects: one thing at a time."""
+    """What to do with the memory of projects: one action at a time."""
 
     # fmt: off
-    paths: tuple[Path, ...] = option((), "the folders of projects to learn, or to learn again; "
-        "files named besides are kept though hidden or likely secrets",
+    paths: tuple[Path, ...] = option((), "project folders to index, or to index again; single "
+        "files in them to index even if they are hidden or likely secrets",
         flag="PATH", nargs="*")
     lists: bool = option(False, "list the projects in memory", flag="--list")
-    stats: bool = option(False, "list them with what they take")
-    forgotten: tuple[Path, ...] = option((), "delete what is known of the project in this folder; "
-        "may be repeated", flag="--forget", metavar="PATH", repeated=True)
-    forgets_all: bool = option(False, "delete what is known of all projects", flag="--forget-all")
+    stats: bool = option(False, "list them with their sizes")
+    forgotten: tuple[Path, ...] = option((), "delete all that is known about the project in this "
+        "folder; may be repeated", flag="--forget", metavar="PATH", repeated=True)
+    forgets_all: bool = option(False, "delete all that is known about any project",
+        flag="--forget-all")
     model: str = borrowed(ReplaySettings, "model")
     # fmt: on
 
@@ -414,7 +418,7 @@ class IndexSettings:
         asked = [self.paths, self.lists or self.stats, self.forgotten, self.forgets_all]
         if sum(map(bool, asked)) != 1:
             raise InvalidRequestError(
-                "index takes either folders, or --list, --stats, --forget PATH or --forget-all."
+                "index takes one of: folders, --list, --stats, --forget PATH, --forget-all."
             )
 
 
@@ -424,8 +428,8 @@ class DoctorSettings:
 
     # fmt: off
     as_json: bool = borrowed(GenerateSettings, "as_json")
-    report: Path | None = option(None, "measure for a few minutes and write FILE.md and FILE.json, "
-        "to be shared", nargs="?", const=Path("akunu-report"))
+    report: Path | None = option(None, "measure for a few minutes and write a report to share, "
+        "FILE.md and FILE.json", nargs="?", const=Path("akunu-report"))
     model: ModelOptions = part(ModelOptions, _MODEL, without=(*_NOT_MEASURED, *_TEMPLATE))
     # fmt: on
 

@@ -1,4 +1,4 @@
-"""Slash commands: what a line that begins with `/` does to a conversation.
+"""Slash commands: lines that begin with `/` and act on a conversation.
 
 A command takes the conversation and the words after its name, and returns a text to show or a turn
 to answer. If it raises an `AkunuError`, it has changed nothing.
@@ -47,7 +47,7 @@ _SAMPLING: Final = {
     for option in options_in(Sampling).values()
     if option.flag and not option.repeated
 }
-"""The options of the sampling that a conversation can change, by their flags."""
+"""The sampling options that a conversation can change, by their flags."""
 _OPTIONS: Final = options_in(Options)
 
 
@@ -57,10 +57,10 @@ class LeaveChatError(Exception):
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """A command of the conversation.
+    """A slash command.
 
-    `arguments` shows what may follow the name, `choices` complete it; `run` raises
-    `UnreadableWordError` if it cannot read the words.
+    `arguments` shows what may follow the name; `choices` are offered as completions. `run` raises
+    an `UnreadableWordError` if it cannot read the words.
     """
 
     name: str
@@ -72,8 +72,8 @@ class SlashCommand:
 
 
 def run_command(conversation: Conversation, line: str) -> Reply | None:
-    """Runs the command that a line calls; None if the line is a question, as text of several lines
-    is unless it begins with the name of a command. `LeaveChatError` ends the chat.
+    """Runs the command on a line; None if the line is a question. Text of several lines is a
+    question unless it begins with the name of a command. `LeaveChatError` ends the chat.
     """
     if not line.startswith("/"):
         return None
@@ -115,7 +115,7 @@ def _help(_: Conversation, __: str) -> Reply:
 
 def _reset(conversation: Conversation, _: str) -> Reply:
     conversation.reset()
-    return "The conversation starts again."
+    return "The conversation starts over."
 
 
 def _system(conversation: Conversation, rest: str) -> Reply:
@@ -159,26 +159,26 @@ def _edit(conversation: Conversation, rest: str) -> Reply:
 def _apply(conversation: Conversation, rest: str) -> Reply:
     file = TextFile.read(_file(rest)) if rest else conversation.edited
     if file is None:
-        raise InvalidRequestError("No file was named to apply it to; use /apply FILE.")
+        raise InvalidRequestError("It is not clear which file to write; use /apply FILE.")
     asked, answer = conversation.last_answer()
-    instruction = asked.partition("\n```")[0]  # what follows is the file, which says nothing
+    instruction = asked.partition("\n```")[0]  # the file follows, which does not matter here
     new = apply_answer(file.name, file.text, answer, instruction)
     file.write(new)
     conversation.edited = TextFile.read(Path(file.name))
-    return f"{diff_of(file.text, new, file.name)}{file.name} is written."
+    return f"{diff_of(file.text, new, file.name)}{file.name} was written."
 
 
 def _speculate(conversation: Conversation, rest: str) -> Reply:
     options = conversation.options
     if rest and on_or_off(rest) != options.drafts:
-        # A maximum of 0 draft tokens would draft nothing.
+        # With a maximum of 0 draft tokens, nothing would be drafted.
         most, drafter = options.num_draft_tokens or None, "none" if options.drafts else "auto"
         conversation.options = replace(options, drafter=drafter, num_draft_tokens=most)
     return describe_options(conversation.options)
 
 
 def _option_command(option: Option, *, samples: bool = False) -> "SlashCommand":
-    """Sets an option of the answer; `off` is the default of those of its sampling."""
+    """A command that sets an option of the answer; for sampling options, `off` is the default."""
 
     def run(conversation: Conversation, rest: str) -> Reply:
         if rest:
@@ -208,7 +208,7 @@ def _show_drafts(conversation: Conversation, rest: str) -> Reply:
 
 def _stats(conversation: Conversation, _: str) -> Reply:
     if not conversation.stats:
-        return "Nothing has been answered yet."
+        return "There is no answer yet."
     total = Stats()
     for stats in conversation.stats:
         total.include(stats)
@@ -240,7 +240,7 @@ def _quit(_: Conversation, __: str) -> Reply:
 
 
 def describe_options(options: Options) -> str:
-    """How answers are made, in one line."""
+    """The options of answers, in one line."""
     limit, most = options.max_tokens, options.num_draft_tokens
     drafts = (
         "num_draft_tokens chosen in each round"

@@ -1,7 +1,7 @@
 """TerminalScreen: a conversation on a terminal, with line editing, history and completion.
 
-The bundled model first says what it is for and offers requests to try. A model of the user's own is
-described in one line once it is loaded.
+With the bundled model, it first says what the model is for and offers requests to try. A user's own
+model is described in one line once it is loaded.
 """
 
 import asyncio
@@ -60,22 +60,22 @@ EXAMPLES: Final = (
 """Requests that the bundled model answers right, alone and in this order."""
 
 _OPENING: Final = f"{BUNDLED_MODEL} is a small model that edits short Python code. Tab shows one:"
-_CLOSING: Final = "A model of your own: --model FOLDER, or its hub name. /help lists commands."
+_CLOSING: Final = "To use another model: --model FOLDER or its hub name. /help lists commands."
 _MEBI: Final = 1 << 20
 _PROMPT: Final = "> "
 _CONTINUATION: Final = ". "
 _STYLE: Final = Style.from_dict({"prompt": "bold", "placeholder": "ansibrightblack"})
 _ERASE_LINE: Final = "\r\x1b[K"
 _LEAVING: Final = ("exit", "quit", "exit()", "quit()")
-"""These end a Python prompt or a shell, so a line with nothing else is not for the model."""
+"""They end a Python prompt or a shell, so a line with nothing else is not meant for the model."""
 _PATIENCE: Final = 3
-"""The press of Ctrl-C that no longer waits for the answer to stop."""
+"""How many presses of Ctrl-C end the wait for the answer to stop."""
 _NOT_KEPT: Final = "interrupted before the first token; the question is not kept"
 
 
 class TerminalScreen(Screen):
-    """Reads from and writes to the terminal; for the main thread. `history` has what the user typed
-    in earlier conversations."""
+    """Reads from and writes to the terminal; for the main thread. `history` has the lines of
+    earlier conversations."""
 
     def __init__(self, loading: "Future[Engine]", settings: ChatSettings, history: History) -> None:
         super().__init__(loading)
@@ -205,7 +205,7 @@ class TerminalScreen(Screen):
 
 
 def describe_model(engine: "Engine", options: Options) -> str:
-    """The loaded model in one line: its name, its size, its context, and whether drafting pays."""
+    """The loaded model in one line: name, size, context, and whether drafting pays."""
     model = engine.model
     facts = (
         model.full_name,
@@ -230,11 +230,11 @@ def _drafting(engine: "Engine", options: Options) -> str:
     payoff = CostReport({}, {}, curve).payoff
     if payoff.acceptance is None or not payoff.pays:
         return "drafting does not pay here"
-    return f"drafting pays from {payoff.acceptance:.0%} acceptance"
+    return f"drafting pays from {payoff.acceptance:.0%} acceptance on"
 
 
 def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
-    """Enter sends; Tab takes the next example in a line that is empty or an example."""
+    """Enter sends; in a line that is empty or an example, Tab inserts the next example."""
     bindings = KeyBindings()
     following = cycle(examples)
     # A dumb terminal cannot take back what it has shown.
@@ -290,7 +290,7 @@ class SlashCompleter(Completer):
 
 
 def open_history() -> History:
-    """A history in a file that only the user can read; in memory if there can be no such file."""
+    """A history in a file that only the user can read; in memory if the file cannot be made."""
     path = user_data_path("akunu-py", appauthor=False) / "chat_history"
     try:
         make_private(path.parent)
@@ -302,7 +302,7 @@ def open_history() -> History:
 
 
 class _ForgivingHistory(FileHistory):
-    """Ignores a file that can no longer be written: a full disk must not end a chat."""
+    """Ignores write errors, because a full disk must not end a chat."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
@@ -311,7 +311,7 @@ class _ForgivingHistory(FileHistory):
 
 @contextmanager
 def unseen_keys() -> Iterator[None]:
-    """A context in which keys are not echoed: they go to the next prompt, except Ctrl-C."""
+    """A context in which keys are not echoed; all but Ctrl-C go to the next prompt."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,1 +1,1 @@
-"""The decoding loop, its forwards, and verification."""
+"""The decoding loop, its forward passes, and verification."""

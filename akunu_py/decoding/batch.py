@@ -1,9 +1,9 @@
-"""Batch: sequences that decode together, with one forward for all of them.
+"""Batch: sequences that decode together, with one forward pass for all of them.
 
-Each sequence has the loop of `loop.py`, which yields the forwards that it wants. A round of several
-reads what is in flight, hands each loop its rows, and submits one forward over all that they want
-next. `BatchPlanner` cuts their drafts, and says whether single steps of all follow before the
-forward is read. A sequence without company decodes as it does without a batch.
+Each sequence has the loop of `loop.py`, which yields the forward passes that it wants. A round of
+several sequences reads what is in flight, gives each loop its rows, and submits one forward pass
+over everything they want next. `BatchPlanner` cuts their drafts, and decides whether a single step
+of each follows before the pass is read. A sequence on its own decodes as it does without a batch.
 """
 
 from collections import defaultdict
@@ -36,24 +36,25 @@ from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
 from akunu_py.round import Round, RoundClock
 
 _OBSERVE_EVERY: Final = 8
-"""Correcting the costs takes a percent or two of a small model's forward."""
+"""Correcting the costs takes one or two percent of a small model's forward pass, so most of the
+passes that are like the last one are skipped."""
 
 _JOIN_FROM: Final = 4
 _JOIN_AFTER: Final = 4
-"""From this many sequences on, and after this many single steps of all, their caches are joined:
-that copies all of them once, and saves operations in each later step."""
+"""Caches are joined from this many sequences on, and after this many single steps of all: that
+copies all caches once, and saves operations in each later step."""
 
 
 class Member(Decoding[PendingForward]):
-    """A sequence that may share forwards with others.
+    """A sequence that may share forward passes with others.
 
     Args:
         shares: whether it may.
-        most_rows: the most rows of a forward that it shares, if it is exact; 0 sets no limit.
-        keeps_drafts: whether none of its drafts is shortened.
+        most_rows: the most rows of a pass that it shares, if it is exact; 0 sets no limit.
+        keeps_drafts: whether its drafts are never shortened.
 
     Attributes:
-        takes_turns: whether its last round shared no forward, though others had one.
+        takes_turns: whether its last round shared no forward pass although others had one.
     """
 
     target: ModelTarget
@@ -80,12 +81,12 @@ class Member(Decoding[PendingForward]):
         return NO_DRAFT if self.forward is None else self.forward.draft
 
     def kept_of(self, draft: Draft) -> int:
-        """How many tokens of a draft must be verified: all of a sampled one, whose length must not
-        depend on its tokens, as estimates may."""
+        """How many tokens of a draft must be verified: all of a sampled one, because its length
+        must not depend on its tokens, as estimates may."""
         return len(draft) if self._keeps_drafts or draft.probabilities is not None else 0
 
     def begin(self) -> Inputs:
-        """What goes into the forward that it wants, or into the step after the one in flight."""
+        """The inputs of the forward pass that it wants, or of the step after the one in flight."""
         if self.flights:
             return self.target.begin_step_after(self.flights[0])
         assert self.forward is not None
@@ -93,10 +94,10 @@ class Member(Decoding[PendingForward]):
 
 
 class Batch:
-    """The forwards of the sequences that decode with one model.
+    """The forward passes of the sequences that decode with one model.
 
-    It has run `forwards` over more than one sequence, of `rows` in all. `joins` says whether it
-    joins caches; `benchmarks.batched --without-joins` turns it off.
+    `forwards` counts its passes over more than one sequence, and `rows` their rows. `joins` says
+    whether it joins caches; `benchmarks.batched --without-joins` turns that off.
 
     Args:
         model: what it computes with.
@@ -128,14 +129,15 @@ class Batch:
 
     @cached_property
     def why_impossible(self) -> str | None:
-        """Why requests do not share forwards, for the user; the model is tried when it is first
-        asked, which takes a few short forwards."""
+        """Why requests do not share forward passes, for the user. The first use tries the model,
+        which takes a few short passes."""
         return why_not_batched(self._model)
 
     def advance(self, members: Sequence[Member]) -> list[Round | Exception]:
-        """A round of each, or why it has none: the members that share forwards have one together.
+        """A round of each member, or the error instead; members that share a pass have theirs
+        together.
 
-        The next forwards are submitted before it returns.
+        The next forward passes are submitted before it returns.
         """
         self._clock.note_pause(perf_counter() - self._handed_over)
         self._break_up(members)
@@ -167,9 +169,9 @@ class Batch:
         return outcomes
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
-        """Those that share forwards, two or more. Where all are padded to the longest, they are of
-        about the same length, and there is memory for their padding. Exact ones are so few that a
-        row of each fits."""
+        """Groups of two or more that share forward passes. If all are padded to the longest, those
+        in a group are about equally long, and there is memory for their padding. A group has no
+        more exact members than fit with a row each."""
         if len(members) < 2 or self.why_impossible:
             return []
         if not self._model.pads_batches:
@@ -192,8 +194,8 @@ class Batch:
         return [group for group in groups if len(group) > 1]
 
     def _pads(self, members: Sequence[Member]) -> bool:
-        """Whether a forward costs as much as if all had the longest draft: padded models compute
-        the padding, and recurrences run over `[sequences, longest]` tokens."""
+        """Whether a forward pass costs as much as if all had the longest draft: padded models
+        compute the padding, and recurrences run over `[sequences, longest]` tokens."""
         return self._model.pads_batches or members[0].target.cache.has_states
 
     def _company(self, members: Sequence[Member]) -> Company:
@@ -201,7 +203,7 @@ class Batch:
         return Company(len(members), context, self._pads(members))
 
     def _steps_ahead(self, members: Sequence[Member], *, pipelined: bool) -> bool:
-        """Whether steps of all follow before what is in flight is read."""
+        """Whether a step of each follows before the pass in flight is read."""
         gains = [one.gain_now for one in members]
         if -inf in gains:
             return False
@@ -212,7 +214,7 @@ class Batch:
         return sum(gains) >= 0.0 if pays is None else pays
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
-        """Cuts the drafts of a forward to what they are worth in it."""
+        """Cuts the drafts of a forward pass to the lengths that pay in it."""
         drafts = [one.draft for one in members]
         kept = [one.kept_of(draft) for one, draft in zip(members, drafts, strict=True)]
         lengths = self._planner.lengths(drafts, kept, self._company(members))
@@ -225,8 +227,8 @@ class Batch:
     def _submit(
         self, members: Sequence[Member], *, ahead: bool = False, guessed: Sequence[Chain] = ()
     ) -> None:
-        """Submits one forward over what all of them want, or over a step `ahead` of each; `guessed`
-        are the chains that may have guessed for it."""
+        """Submits one forward pass over what all of them want, or over a step `ahead` of each;
+        `guessed` are the chains that may have guessed for it."""
         if members and members[0].most_rows:
             members = self._submit_padded(members, ahead=ahead)
         if len(members) <= 1:
@@ -267,7 +269,7 @@ class Batch:
         shared.seconds = (perf_counter() - begun) / len(parts)
 
     def _submit_padded(self, members: Sequence[Member], *, ahead: bool) -> list[Member]:
-        """Submits the forwards of exact members that have to be padded; returns the others."""
+        """Submits the forward passes of exact members that need padding; returns the others."""
         others = []
         for one in members:
             if not one.target.needs_padding(one.flights[0] if ahead else None):
@@ -279,8 +281,8 @@ class Batch:
         return others
 
     def _join(self, caches: Sequence[KVCache]) -> None:
-        """Joins the caches of sequences that have had single steps together for a while; at once if
-        the model would need copies of them in one array."""
+        """Joins the caches of sequences that have taken single steps together for a while; at once
+        if the model would otherwise copy them into one array."""
         before, steps = self._together
         at_once = self._model.pads_batches and len(caches) > 1
         ids, group = frozenset(map(id, caches)), caches[0].group
@@ -295,7 +297,7 @@ class Batch:
         ):
             self._together = ids, 0
             self._clock.skip()
-            with suppress(Exception):  # no memory for it: they stay as they were
+            with suppress(Exception):  # not enough memory: they stay as they were
                 caches[0].join(caches[1:])
 
     def _break_up(self, members: Sequence[Member]) -> None:
@@ -313,7 +315,7 @@ class Batch:
         counts: Sequence[int],
         shared: SharedForward,
     ) -> list[mx.array]:
-        """Builds one forward for all; returns what to evaluate."""
+        """Builds one forward pass for all; returns the arrays to evaluate."""
         tokens = mx.concatenate([one.tokens for one in inputs])
         logits = self._model.forward_batch(tokens, [one.target.cache for one in parts], counts)
         results = []
@@ -325,7 +327,7 @@ class Batch:
         for one, own_inputs, rows, states in zip(parts, inputs, split, hidden, strict=True):
             try:
                 pending, own = one.target.finish(own_inputs, rows, states)
-            except Exception as error:  # a grammar may be too complex to follow
+            except Exception as error:  # a grammar may become too complex
                 one.error = error
                 continue
             pending.shared = shared
@@ -336,8 +338,8 @@ class Batch:
         return results
 
     def _observe(self, forward: SharedForward, waited_s: float) -> None:
-        """Learns from the time of a forward; of many like the last one, from some. Where several
-        groups take turns there is no such time."""
+        """Learns from the time of a forward pass; if many are like the last one, only from some. If
+        several groups take turns, there is no such time."""
         seconds = self._clock.lap(waited_s)
         is_followed = self._latest is not forward
         shape = forward.sequences, forward.rows

@@ -1,7 +1,7 @@
-"""DraftSession: the drafting side of one answer, from the proposal to what is learnt from it.
+"""DraftSession: the drafting side of one answer, from proposing to learning.
 
-Asks the planner whether to propose, the drafter what, cuts the draft where the text would end or
-leave its grammar, and asks the planner how much of it to verify. A draft that was sampled is
+It asks the planner whether to propose, asks the drafter for a proposal, cuts it where the text
+would end or leave its grammar, and asks the planner how much of it to verify. A sampled draft is
 planned first and cut afterwards, because its length must not depend on the tokens that were drawn:
 see `decoding/verification.py`.
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from akunu_py.sampling.constraint import Constraint
 
 _FORCED_ACCEPTANCE: Final = 0.98
-"""The text of a forced draft is certain, but the model may split it into other tokens."""
+"""The text of a forced draft is certain, but the model may split it into different tokens."""
 
 _LEAST_SAVING: Final = 1e-9
-"""A step in flight is waited for if a draft is to be verified, also to learn what it costs."""
+"""If a draft is to be verified, the loop waits for the step in flight, also to learn its cost."""
 
 _HIDDEN: Final = -1
 """Stands for every token of a sampled draft while it is planned."""
@@ -35,8 +35,8 @@ _HIDDEN: Final = -1
 class DraftTrimmer:
     """Cuts drafts where the text would end: at end tokens and stop strings.
 
-    The token that ends the text is kept and those behind it are dropped. So whether a token is
-    verified depends only on the tokens before it, as `verification.py` demands. `decode` is needed
+    The token that ends the text is kept, and those after it are dropped. So whether a token is
+    verified depends only on the tokens before it, as `verification.py` requires. `decode` is needed
     if there are stop strings.
     """
 
@@ -49,7 +49,7 @@ class DraftTrimmer:
         self._end_tokens = end_tokens
         self._stops = tuple(stops)
         self._decode = decode
-        # Each token has at least one byte, so this many tokens hold the longest stop string.
+        # Each token has at least one byte, so this many tokens contain the longest stop string.
         self._reach = max((len(stop.encode()) for stop in self._stops), default=0)
         self._recent: list[int] = []
 
@@ -64,8 +64,8 @@ class DraftTrimmer:
         if not ends.isdisjoint(draft.tokens):
             first = next(index for index, token in enumerate(draft.tokens) if token in ends)
             draft = draft.cut(first + 1)
-        # The whole is looked at first because it is quicker. A sampled draft has to end with the
-        # first token that may have been the last, even if the tokens after it change its text.
+        # Checking the whole draft first is quicker. A sampled draft must end with the first token
+        # that may have been the last, even if the tokens after it change its text.
         is_sampled = draft.probabilities is not None
         if self._stops and draft and (is_sampled or self._stops_within(len(draft), draft)):
             for length in range(1, len(draft)):
@@ -79,11 +79,11 @@ class DraftTrimmer:
 
 
 class DraftSession:
-    """What drafts one answer; without arguments nothing is drafted.
+    """Drafts for one answer; without arguments, it drafts nothing.
 
     `constraint` is the grammar that the text must match, `chain` guesses where copies do not help,
-    `num_draft_tokens` is the most tokens that a draft may have, and `release` gives back what other
-    answers may draft with after this one. The batch says whether the chain `may_guess`.
+    `num_draft_tokens` is the most tokens of a draft, and `release` returns what later answers may
+    draft with. The batch sets whether the chain `may_guess`.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class DraftSession:
         references: Sequence[Sequence[int]] = (),
         head_cache: HeadPairs | None = None,
     ) -> None:
-        """Starts an answer to `prompt`, which may be copied from the references; `head_cache` is
-        that of the model's own head."""
+        """Starts an answer to `prompt`, for which drafts may be copied from the references;
+        `head_cache` is the cache of the model's own head."""
         self._drafter.begin(prompt, references)
         if self.chain is not None:
             self.chain.begin(prompt, head_cache)
@@ -123,8 +123,8 @@ class DraftSession:
     def propose(
         self, limit: int, context: int, *, replayed: int = 0, pipelined: bool = False
     ) -> Draft:
-        """The draft that the next round should verify; with a step in flight it is only a forecast,
-        and the loop asks again once that has been read."""
+        """The draft that the next round should verify. With a step in flight, it is only a
+        forecast, and the loop asks again once the step has been read."""
         if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
             return NO_DRAFT
         self._update_drafter()
@@ -146,7 +146,7 @@ class DraftSession:
         # Whether a sampled draft is verified must not depend on its tokens.
         chain = self.chain if self.may_guess and draft.probabilities is None else None
         if chain is not None and self._planner.should_guess(draft, now, chain):
-            if now.pipelined:  # the network is not asked while a step is in flight
+            if now.pipelined:  # the network does not guess while a step is in flight
                 return Draft((_HIDDEN,), chain.name)
             draft, now = self._best_with_guesses(draft, now, chain)
         drawn_from = draft.probabilities
@@ -164,7 +164,7 @@ class DraftSession:
     def _best_with_guesses(
         self, copy: Draft, now: Situation, chain: Chain
     ) -> tuple[Draft, Situation]:
-        """The best draft of a network and what was copied."""
+        """The best draft from the network's guesses and the copy."""
         planner, before = self._planner, chain.spent_s
 
         def goes_on(draft: Draft, next_prob: float) -> bool:
@@ -175,7 +175,7 @@ class DraftSession:
         return planner.best_of(drafts, now), now
 
     def pipeline_gain(self, context: int, forecast: Draft) -> float:
-        """What a single step gains that is submitted before the one in flight is read, in steps;
+        """What it gains, in steps, to submit a single step before the one in flight is read;
         `forecast` is the draft that would be verified instead."""
         if forecast:
             return -max(_LEAST_SAVING, self._planner.saving)
@@ -197,7 +197,7 @@ class DraftSession:
         self._planner.observe(outcome)
 
     def end(self) -> None:
-        """Gives the drafter the last tokens; some remember them for later requests."""
+        """Gives the drafter the last tokens, which some drafters keep for later requests."""
         self._update_drafter()
 
     def _cut(self, draft: Draft, limit: int) -> Draft:
@@ -205,7 +205,7 @@ class DraftSession:
         return draft if self._constraint is None else steer(self._constraint, draft, limit)
 
     def _update_drafter(self) -> None:
-        """Gives the drafter the tokens emitted since its last proposal, together."""
+        """Gives the drafter all tokens emitted since its last proposal."""
         if self._unread:
             self._drafter.extend(tuple(self._unread))
             self._unread.clear()
@@ -213,7 +213,7 @@ class DraftSession:
 
 def steer(constraint: Constraint, draft: Draft, limit: int) -> Draft:
     """The part of a draft that a grammar allows, or the tokens that the grammar forces. A sampled
-    draft keeps its first forbidden token, which will be rejected, and is never replaced."""
+    draft keeps its first forbidden token, which will be rejected; it is never replaced."""
     allowed = constraint.allowed_length(draft.tokens)
     if draft.probabilities is not None:
         return draft.cut(allowed + 1)

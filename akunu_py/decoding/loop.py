@@ -1,11 +1,11 @@
-"""The decoding loop: propose, plan, forward, verify, roll back, learn, hand over.
+"""The decoding loop: propose, plan, forward, verify, roll back, learn, emit.
 
-A round sends the known token and a draft through the target in one forward, keeps the drafted
+A round sends the known token and a draft through the target in one forward pass, keeps the drafted
 tokens that the target agrees with, and emits one token more. A round without a draft is a plain
-decode step; such steps are pipelined as mlx-lm's are. `decode` yields the forwards that a sequence
-wants and gets what they emitted; `Decoding.advance` computes them for one sequence, `batch.py` for
-several together. It knows neither MLX nor HTTP: it runs on a model (`target.py`) and on a known
-answer (`bench/replay.py`) alike.
+decode step; such steps are pipelined like mlx-lm's. `decode` yields the forward passes that a
+sequence wants and receives the rounds; `Decoding.advance` computes the passes for one sequence,
+`batch.py` for several together. The loop knows neither MLX nor HTTP: it runs both on a model
+(`target.py`) and on a known answer (`bench/replay.py`).
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from akunu_py.round import Finish, Round
 
 @dataclass(frozen=True)
 class Limits:
-    """Where decoding ends: after `max_tokens`, 1 or more, or before an id that ends the text."""
+    """Where decoding ends: after `max_tokens` (1 or more), or before an id that ends the text."""
 
     max_tokens: int
     end_tokens: frozenset[int]
@@ -31,9 +31,9 @@ class Limits:
 
 @dataclass(slots=True)
 class Forward:
-    """What a sequence wants next: a forward over `[known, *draft]`.
+    """The forward pass that a sequence wants next, over `[known, *draft]`.
 
-    `step_gain` is what it gains, in steps, if a single step follows before this forward is read:
+    `step_gain` is what it gains, in steps, if a single step follows before this pass is read:
     negative if it is better to wait, minus infinity if no step may follow. `forecast` is what would
     be drafted instead; its tokens may be unknown. A batch may cut the draft.
     """
@@ -45,15 +45,15 @@ class Forward:
 
 
 P = TypeVar("P")
-"""A forward that was submitted and has not been read."""
+"""A forward pass that was submitted and has not been read."""
 
 
 class Target(Protocol[P]):
-    """What the loop decodes with: the forwards and the cache of one sequence."""
+    """The forward passes and the cache of one sequence, for the loop to decode with."""
 
     @property
     def length(self) -> int:
-        """How many tokens are in the cache, those to compute again included."""
+        """How many tokens are in the cache, including those to compute again."""
 
     @property
     def room(self) -> int:
@@ -61,39 +61,40 @@ class Target(Protocol[P]):
 
     @property
     def replayed(self) -> int:
-        """How many tokens the next forward computes again, because a rollback went past them."""
+        """How many tokens the next forward pass computes again, because a rollback went past
+        them."""
 
     @property
     def can_pipeline(self) -> bool:
         """Whether a step may be submitted before the token it begins with is known."""
 
     def draft_limit(self, tokens_wanted: int) -> int:
-        """How many drafted tokens the next forward may verify."""
+        """How many drafted tokens the next forward pass may verify."""
 
     def submit(self, known: int, draft: Draft) -> P:
-        """Starts a forward over `[known, *draft]` and returns at once."""
+        """Starts a forward pass over `[known, *draft]` and returns at once."""
 
     def submit_step_after(self, pending: P) -> P:
         """Starts a single step that begins with the token `pending` will choose."""
 
     def read(self, pending: P) -> Round:
-        """Waits for a forward, verifies its draft, and says what the round emits."""
+        """Waits for a forward pass, verifies its draft, and says what the round emits."""
 
     def rollback(self, length: int) -> None:
-        """Drops what the cache holds after its first `length` tokens."""
+        """Drops everything after the first `length` tokens from the cache."""
 
     def note_pause(self, seconds: float) -> None:
-        """Books time for which the caller kept the loop waiting after a round."""
+        """Records how long the caller kept the loop waiting after a round."""
 
 
 def decode(
     target: Target[P], session: DraftSession, known: int, limits: Limits
 ) -> Generator[Forward, Round, None]:
-    """Decodes one sequence: yields a forward, and is sent its round, until the text ends.
+    """Decodes one sequence: yields a forward pass and is sent its round, until the text ends.
 
-    If the step after a forward was submitted before that was read (`Round.is_followed`), the
-    forward that is yielded next is that step. The caller may cut a round afterwards. If the text
-    ends with an end token, the cache may hold that token and one after it; the caller rolls back.
+    If the step after a pass was submitted before that pass was read (`Round.is_followed`), the pass
+    that is yielded next is that step. The caller may cut a round afterwards. If the text ends with
+    an end token, the cache may hold that token and one after it; the caller rolls back.
 
     Args:
         target: its cache holds everything before `known` and has room for at least 1 token.
@@ -111,8 +112,8 @@ def decode(
             outcome = yield Forward(known, draft, gain, forecast)
             wanted -= len(outcome.tokens)
 
-            # Roll back: the cache keeps the known token and the accepted ones; what it cannot keep,
-            # the next forward computes again. A step ahead means that nothing was drafted, so
+            # Roll back: the cache keeps the known token and the accepted ones, and the next forward
+            # pass computes again what it cannot keep. With a step ahead, nothing was drafted, so
             # nothing is rejected.
             kept = outcome.context + 1 + outcome.accepted
             if not outcome.is_followed and target.length > kept:
@@ -132,7 +133,7 @@ def decode(
                 replayed=target.replayed,
                 pipelined=outcome.is_followed,
             )
-            # What was proposed with a step in flight is only a forecast: it stops the pipeline.
+            # A proposal made with a step in flight is only a forecast, which stops the pipeline.
             draft, forecast = (NO_DRAFT, forecast) if outcome.is_followed else (forecast, NO_DRAFT)
             outcome.draft_s = perf_counter() - begun
     finally:
@@ -140,7 +141,7 @@ def decode(
 
 
 def _mark_end(outcome: Round, wanted: int, limits: Limits, *, is_full: bool) -> None:
-    """Says why the text ends with this round, if it does; an end token decides before the rest."""
+    """Records why the text ends with this round, if it does; end tokens take precedence."""
     outcome.cut_at_end_token(limits.end_tokens)
     if outcome.finish is not None:
         return
@@ -153,12 +154,12 @@ def _mark_end(outcome: Round, wanted: int, limits: Limits, *, is_full: bool) -> 
 
 
 class Decoding(Generic[P]):
-    """One sequence that decodes: its loop, and its forwards that were submitted and not read.
+    """A sequence that decodes: its loop, and the forward passes submitted but not read yet.
 
     Attributes:
-        forward: what it wants, or has submitted last; None when the text has ended.
-        flights: the oldest first; two if a step was submitted ahead.
-        error: why the next forward could not be submitted; its round raises it.
+        forward: the pass that it wants, or submitted last; None when the text has ended.
+        flights: the passes in flight, the oldest first; two if a step was submitted ahead.
+        error: why the next pass could not be submitted; its round raises this.
     """
 
     def __init__(
@@ -174,20 +175,20 @@ class Decoding(Generic[P]):
 
     @property
     def wants_forward(self) -> bool:
-        """Whether its forward is to be submitted."""
+        """Whether its forward pass still has to be submitted."""
         return not self.flights and self.forward is not None and self.error is None
 
     @property
     def gain_now(self) -> float:
-        """What it gains by a step ahead now; minus infinity if there can be none."""
+        """What it gains by a step ahead now; minus infinity if no step is possible."""
         forward = self.forward
         if forward is None or forward.draft or len(self.flights) != 1 or not self.target.room:
             return -inf
         return forward.step_gain
 
     def advance(self) -> Round:
-        """One round, alone. The next forward is submitted before it returns, so that the device is
-        busy while the caller has the round."""
+        """One round, alone. The next forward pass is submitted before it returns, so that the
+        device is busy while the caller handles the round."""
         if self._handed_over is not None:
             self.target.note_pause(perf_counter() - self._handed_over)
         self.submit()
@@ -199,22 +200,22 @@ class Decoding(Generic[P]):
         return outcome
 
     def submit(self) -> None:
-        """Submits its forward, if that is wanted."""
+        """Submits its forward pass, if one is wanted."""
         if self.forward is not None and self.wants_forward:
             try:
                 self.flights.append(self.target.submit(self.forward.known, self.forward.draft))
-            except Exception as error:  # the round before it can be handed over nevertheless
+            except Exception as error:  # the round before it can still be returned
                 self.error = error
 
     def submit_ahead(self) -> None:
-        """Submits a step after the forward in flight."""
+        """Submits a step after the forward pass in flight."""
         try:
             self.flights.append(self.target.submit_step_after(self.flights[0]))
         except Exception as error:
             self.error = error
 
     def read(self) -> Round:
-        """Reads the oldest forward in flight, and lets the loop say what it wants next."""
+        """Reads the oldest forward pass in flight, and lets the loop say what it wants next."""
         if self.error is not None and not self.flights:
             raise self.error
         outcome = self.target.read(self.flights.popleft())
@@ -234,7 +235,7 @@ class Decoding(Generic[P]):
 def run_alone(
     target: Target[P], session: DraftSession, known: int, limits: Limits
 ) -> Iterator[Round]:
-    """The rounds of one sequence; the first forward is submitted at once. See `decode`."""
+    """The rounds of one sequence; the first pass is submitted immediately. See `decode`."""
     decoding = Decoding(target, session, known, limits)
     decoding.submit()
     return _rounds(decoding)

@@ -1,6 +1,5 @@
-"""SpeculationState: what an engine keeps of drafting from one request to the next.
-
-Drafters, planners, what they learnt of acceptance, and a draft model.
+"""SpeculationState: what an engine keeps for drafting from one request to the next: drafters,
+planners, what they learnt about acceptance, and a draft model.
 """
 
 from collections import defaultdict
@@ -31,9 +30,9 @@ DrafterFactory = Callable[[Sampler], Drafter]
 
 @dataclass
 class _Experience:
-    """What was learnt from fill-ins, or from other requests: rates of acceptance, which all share,
-    and the drafters and planners that no request uses now, the one used last at the end; planners
-    by what their steps are padded to."""
+    """What was learnt from fill-ins, or from other requests: the acceptance rates, which all share,
+    and the drafters and planners that no request is using, the last used one at the end. Planners
+    are keyed by the padding of their steps."""
 
     rates: AcceptanceRates = field(
         default_factory=lambda: AcceptanceRates(priors() | chain_priors())
@@ -47,18 +46,18 @@ class _Experience:
 
 
 class SpeculationState:
-    """Makes the `DraftSession` of each request, with what earlier requests taught.
+    """Makes the `DraftSession` of each request, with what was learnt from earlier requests.
 
-    What is learnt from fill-ins is kept apart from what is learnt from other requests: a short
-    answer in the middle of a file ends where a copy of that file would continue. Requests that run
-    at the same time have a drafter and a planner each. These share what they learn of acceptance
-    and costs; the rest goes to a later request.
+    What is learnt from fill-ins is kept apart from the rest: a short answer in the middle of a file
+    ends where a copy of that file would continue. Requests that run at the same time each have a
+    drafter and a planner. These share what they learn about acceptance and costs; the rest goes to
+    a later request.
 
     Attributes:
         draft_model: drafts for requests that name it; None if there is none.
 
     Raises:
-        InvalidRequestError: if the draft model has another tokenizer than the target.
+        InvalidRequestError: if the tokenizers of the draft model and the target differ.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class SpeculationState:
         return self._experience[False].rates
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
-        """Lets requests name a drafter of the caller's own; `make` is called for each of them."""
+        """Lets requests name a drafter of the caller's; `make` is called for each request."""
         self._factories[name] = make
 
     def session(
@@ -124,15 +123,13 @@ class SpeculationState:
         )
 
     def drafter(self, name: str, sampler: Sampler) -> Drafter:
-        """A drafter as requests that name it have it; errors as for `session`."""
+        """A drafter as a request that names it would get it; errors as for `session`."""
         return self._borrow_drafter(Options(drafter=name), sampler, False, ExitStack())
 
     def required_draft_model(self) -> DraftModel:
         """The draft model, or an InvalidRequestError."""
         if self.draft_model is None:
-            raise InvalidRequestError(
-                "There is no draft model to draft with; load one with --draft-model NAME."
-            )
+            raise InvalidRequestError("No draft model is loaded; load one with --draft-model NAME.")
         return self.draft_model
 
     def _borrow_drafter(
@@ -163,7 +160,7 @@ class SpeculationState:
         fills_gap: bool,
         loans: ExitStack,
     ) -> Chain | None:
-        """What guesses for a request beside its drafter, with what earlier ones taught."""
+        """The network that guesses for a request besides its drafter."""
         guesser: Guesser
         name, has_draft_model = options.drafter, self.draft_model is not None
         if name in self._factories:
@@ -176,8 +173,8 @@ class SpeculationState:
             guesser = HeadGuesser(self._model.head, sampler)
         elif name == HEAD_DRAFTER:
             why = self._model.why_no_head or (
-                "No head is loaded to draft with: the model brings none, or --no-mtp leaves it "
-                "out; see --mtp."
+                "No head is loaded to draft with: the model has none, or --no-mtp was given; "
+                "see --mtp."
             )
             raise InvalidRequestError(why)
         else:

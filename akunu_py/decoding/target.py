@@ -1,7 +1,7 @@
-"""ModelTarget: the forwards of one sequence through the model, from submission to verified round.
+"""ModelTarget: the forward passes of one sequence, from submission to the verified round.
 
-Submitting returns at once; reading waits, verifies the draft and says what the round emits. Which
-token is chosen is decided in `sampling/`, how much of a draft is accepted in `verification.py`.
+Submitting returns at once; reading waits, verifies the draft and returns the round. `sampling/`
+chooses the tokens, and `verification.py` decides how much of a draft is accepted.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +31,8 @@ class TokenBuffer:
     """The input of a round, `[known, d0 .. d(n-1)]`, allocated once.
 
     After a rollback of a recurrent model, the tokens to compute again stand before the known one.
-    They take the places of draft tokens, so a forward has no more rows however often drafts are
-    rejected. Layout and guard are those of akunu's `decode_speculative`.
+    They take the places of draft tokens, so rejections never make a forward pass longer. Layout and
+    guard are those of akunu's `decode_speculative`.
 
     Raises:
         InvalidRequestError: if the number of draft tokens is negative.
@@ -74,15 +74,15 @@ class TokenBuffer:
 
 @dataclass(slots=True)
 class SharedForward:
-    """One forward over the rows of several sequences, from its submission on.
+    """One forward pass over the rows of several sequences, from its submission on.
 
     Attributes:
         sequences, rows, context: how many it has, and how many tokens the sequences had before.
-        is_ahead: whether another one was in flight when it was submitted.
-        timed: told when somebody has waited for it, and for how many seconds.
-        guessing_s: seconds of the guesses that were made for it.
-        results: what to wait for; None once somebody did.
-        seconds: what the host spent building it and waiting, divided by the sequences.
+        is_ahead: whether another pass was in flight when it was submitted.
+        timed: called with the seconds that the first wait for it took.
+        guessing_s: seconds spent on the guesses for it.
+        results: the arrays to wait for; None after the wait.
+        seconds: the host's time for building it and waiting, divided by the sequences.
     """
 
     sequences: int
@@ -95,7 +95,7 @@ class SharedForward:
     seconds: float = 0.0
 
     def wait(self) -> bool:
-        """Waits for it; True if somebody has done so."""
+        """Waits for it; returns True if it was waited for before."""
         results, self.results = self.results, None
         if results is None:
             return True
@@ -109,12 +109,12 @@ class SharedForward:
 
 @dataclass(slots=True)
 class PendingForward:
-    """A forward that was submitted: where its known token stands, what it verifies, its results.
+    """A submitted forward pass: the place of its known token, what it verifies, and its results.
 
-    `choices` has the token chosen after each position, or the distribution there if the draft has
-    to be verified by rejection sampling. If the sampler blocks, it has the logits, and `read` makes
-    the rest of them. `hidden` are the states that the model's head takes, if there is one. The
-    forward may be a part of a `shared` one.
+    `choices` has the token chosen after each position, or the distribution there if the draft is
+    verified by rejection sampling. If the sampler blocks, it has the logits, and `read` computes
+    the rest from them. `hidden` are the states for the model's head, if there is one. The pass may
+    be part of a `shared` one.
     """
 
     start: int
@@ -130,10 +130,10 @@ class PendingForward:
 
 
 class Inputs(NamedTuple):
-    """What goes into a forward: ids `[rows]`, which may be lazy.
+    """The inputs of a forward pass: ids `[rows]`, which may be lazy.
 
-    The first `replayed` rows only put back what a rollback took out of the cache; the next one is
-    the token at position `start`. What comes after the draft is padding.
+    The first `replayed` rows only restore what a rollback removed from the cache; the next one is
+    the token at position `start`. The rows after the draft are padding.
     """
 
     tokens: mx.array
@@ -147,12 +147,12 @@ class ModelTarget:
     """One sequence on the model: a cache, a sampler and a token buffer.
 
     Args:
-        num_draft_tokens: the most drafted tokens of a forward; sizes the token buffer.
+        num_draft_tokens: the most drafted tokens of a forward pass; sizes the token buffer.
         limit: the most tokens that the cache may grow to; None leaves it as it is.
         grow: makes the cache larger, given the tokens that it must have room for.
-        rows: the class of forwards to stay in; or the rows of every forward, which then begins
-            where the last whole block ended; see `BLOCK_ROWS`. None gives each forward the rows
-            that it needs.
+        rows: the class of forward passes to stay in; or the rows of every pass, which then begins
+            where the last whole block ended; see `BLOCK_ROWS`. None gives each pass the rows that
+            it needs.
     """
 
     def __init__(
@@ -198,7 +198,8 @@ class ModelTarget:
         return len(self._replayed)
 
     def needs_padding(self, after: PendingForward | None = None) -> bool:
-        """Whether the next forward, or the step after one in flight, may have no rows of others."""
+        """Whether the next forward pass, or the step after one in flight, must not have rows of
+        other sequences."""
         if self._class is None:
             return False
         context = self.length if after is None else after.start + 1
@@ -207,7 +208,7 @@ class ModelTarget:
 
     @property
     def least_rows(self) -> int:
-        """How many rows each forward has at least, where there is room."""
+        """The fewest rows of a forward pass, where there is room."""
         return self._block_rows or (1 if self._class is None else self._class.smallest)
 
     @property
@@ -217,7 +218,7 @@ class ModelTarget:
     def draft_limit(self, tokens_wanted: int) -> int:
         room = self._forward_room
         if self._class is not None:
-            # Where a step has no room for its padding, it is of another class.
+            # A step without room for its padding is in another class.
             room = min(self._class.most(self.cache.length), room + 1 - self._class.smallest)
         return self._buffer.draft_limit(
             cache_room=room - len(self._replayed),
@@ -227,7 +228,7 @@ class ModelTarget:
 
     @property
     def _forward_room(self) -> int:
-        """The most rows that the next forward may have: it ends where quantization begins."""
+        """The most rows of the next forward pass, which ends where quantization begins."""
         room, before = self._limit - self.cache.length, self.cache.quantized_start
         return min(room, before - self.cache.length) if before > self.cache.length else room
 
@@ -238,7 +239,7 @@ class ModelTarget:
         return self._submit(self.begin_step_after(pending, alone=True))
 
     def begin_step_after(self, pending: PendingForward, *, alone: bool = False) -> Inputs:
-        """What goes into a step that begins with the token `pending` will choose; see `begin`."""
+        """The inputs of a step that begins with the token `pending` will choose; see `begin`."""
         if self.cache.length > (end := pending.start + 1):  # padding
             self.cache.rollback(end)
         tokens, size = pending.choices, self._size_of(1, drafted=0, alone=alone)
@@ -249,10 +250,11 @@ class ModelTarget:
         return Inputs(tokens, NO_DRAFT, self.length, 0, True)
 
     def begin(self, known: int, draft: Draft, *, alone: bool = False) -> Inputs:
-        """What goes into a forward over `[known, *draft]`; the cache has room for it.
+        """The inputs of a forward pass over `[known, *draft]`; the cache has room for them.
 
-        With `finish`, it is `submit` without the forward, which may be one for several sequences.
-        One for this sequence `alone` is padded to its class, and where that is faster.
+        `begin` and `finish` together are `submit` without the pass itself, which may be shared by
+        several sequences. A pass for this sequence `alone` is padded to its class, and where that
+        is faster.
         """
         start, replayed, self._known = self.length, len(self._replayed), known
         self._sent, self._sent_from = [*self._replayed, known, *draft.tokens], self.cache.length
@@ -267,7 +269,7 @@ class ModelTarget:
         return Inputs(mx.array(rows), draft, start, replayed, False)
 
     def _size_of(self, tokens: int, *, drafted: int, alone: bool) -> int:
-        """How many rows a forward over this many tokens has; the rest is padding."""
+        """How many rows a forward pass over this many tokens has; the rest is padding."""
         room, least = self._forward_room, tokens
         if self._block_rows:
             return min(self._block_rows, room)
@@ -321,7 +323,7 @@ class ModelTarget:
         if (constraint := sampler.constraint) is not None:
             taken = constraint.extend(position, tokens)
             outcome.grammar_complete = constraint.complete
-            if outcome.grammar_complete:  # the draft may have completed it: no bonus token then
+            if outcome.grammar_complete:  # if the draft completed it, there is no bonus token
                 outcome.tokens = tokens = tokens[:taken]
                 outcome.accepted = min(outcome.accepted, taken)
         if self.cache.head is not None and pending.hidden is not None:
@@ -331,15 +333,15 @@ class ModelTarget:
         if pending.logprobs is not None:
             outcome.logprobs = pending.logprobs.logprobs(tokens)
         wait_s = perf_counter() - begun
-        if shared is not None:  # what it took says nothing about a forward of this sequence alone
+        if shared is not None:  # its time says nothing about this sequence alone
             self._clock.lap(wait_s)
             outcome.forward_s = shared.seconds + wait_s
             return outcome
         outcome.build_s = pending.build_s
         outcome.forward_s = pending.build_s + wait_s
         seconds = self._clock.lap(wait_s)
-        # Submitting a forward can block until the one in flight is done. So the first and the last
-        # round of a pipeline are timed wrongly: one too long, one too short.
+        # Submitting a forward pass can block until the one in flight is done. So the first and the
+        # last round of a pipeline are timed wrongly: one too long, one too short.
         is_followed = self._newest_start > pending.start
         outcome.seconds = seconds if is_followed == pending.pipelined else None
         return outcome
@@ -361,8 +363,8 @@ class ModelTarget:
     def finish(
         self, inputs: Inputs, raw: mx.array, hidden: mx.array | None
     ) -> tuple[PendingForward, list[mx.array]]:
-        """The forward whose logits are `raw`, lazy, `[rows, vocabulary]`, and what to evaluate;
-        `hidden` are its hidden states, if there is a head for them."""
+        """The forward pass with these `raw` logits, lazy, `[rows, vocabulary]`, and the arrays to
+        evaluate; `hidden` are its hidden states, if there is a head for them."""
         tokens, draft, start, replayed, pipelined = inputs
         self._newest_start = start
         sampler = self._sampler

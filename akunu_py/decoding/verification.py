@@ -1,7 +1,7 @@
 """Verification: how many draft tokens are accepted, and which token follows. Pure functions.
 
-A target's choices, or its distributions, come in with a draft; a verdict goes out. What is emitted
-has the target's distribution, whatever was drafted, on one condition for drafts with probabilities:
+A target's choices or distributions come in with a draft; a verdict goes out. The emitted tokens
+have the target's distribution whatever was drafted, on one condition for drafts with probabilities:
 whether token `i` is verified may depend only on the tokens before `i`. If a draft were cut or
 declined because of the token itself, the remaining tokens would no longer follow `q`.
 `DraftSession.propose` keeps to this.
@@ -31,12 +31,12 @@ class Verdict(NamedTuple):
 
 
 def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
-    """Which verifier serves a draft: `accept_or_resample` if this is true, else `match_choices`.
+    """Which verifier to use for a draft: `accept_or_resample` if true, else `match_choices`.
 
     Matching emits what plain decoding would have drawn, so a seed gives the same text whatever was
     drafted. A one-hot draft is accepted equally often both ways, and so is any draft if the target
-    is greedy. One that was drawn with random numbers of its own is accepted more often by rejection
-    sampling; a seed then repeats a text only if the same was drafted.
+    is greedy. A draft drawn with its own random numbers is accepted more often by rejection
+    sampling; a seed then repeats a text only if the drafts are the same.
     """
     return draft.probabilities is not None and not greedy
 
@@ -44,10 +44,10 @@ def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
 def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdict:
     """Accepts the longest prefix of the draft that equals the target's own choices.
 
-    With argmax choices this is greedy verification. With choices drawn from the target's
-    distribution it is sample-and-match: what is emitted was always drawn from the target, and a
-    draft token `d` is accepted with probability `p(d)`. `choices` are the target's tokens after the
-    known one and after each draft token.
+    With argmax choices, this is greedy verification. With choices drawn from the target's
+    distribution, it is sample-and-match: every emitted token was drawn from the target, and a draft
+    token `d` is accepted with probability `p(d)`. `choices` are the target's tokens after the known
+    one and after each draft token.
     """
     accepted = 0
     while accepted < len(draft_tokens) and choices[accepted] == draft_tokens[accepted]:
@@ -73,7 +73,7 @@ def accept_or_resample(
     """
     for index, token in enumerate(draft_tokens):
         to_accept, to_correct = uniforms(index)
-        # Not `>=`: what a broken draft model drew from no distribution, NaN, is rejected.
+        # Not `>=`, so that tokens with NaN from a broken draft model are rejected.
         if not to_accept * float(proposal[index, token]) < target[index, token]:
             return Verdict(index, draw(_residual(target[index], proposal[index]), to_correct))
     _, to_choose = uniforms(len(draft_tokens))
@@ -82,5 +82,5 @@ def accept_or_resample(
 
 def _residual(target: Rows, proposal: Rows) -> Rows:
     rest = np.fmax(target - proposal, 0)
-    # Nothing is left only if p equals q up to rounding errors, or q is NaN; then p itself is right.
+    # Nothing is left only if p equals q up to rounding, or q is NaN; then p itself is right.
     return rest if rest.any() else target

@@ -1,9 +1,9 @@
-"""Drafters are behind the protocol in `base.py`, and networks that guess behind `Guesser` in
+"""Drafters implement the protocol in `base.py`; networks that guess implement `Guesser` in
 `chain.py`.
 
-`MAKERS` has those that need nothing but tokens. A network guesses beside copies for requests that
-name `AUTO_DRAFTER`, and alone for those that name one of `NETWORKS`: the model's own head, or a
-second model.
+`MAKERS` has the drafters that need nothing but tokens. A network guesses in addition to copies for
+requests that name `AUTO_DRAFTER`, and alone for those that name one of `NETWORKS`: the model's own
+head, or a second model.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """AcceptanceRates: how likely drafted tokens are to be accepted, learnt from earlier outcomes.
 
 There is a rate for each kind of evidence. It starts from a prior, moves with every outcome, and
-forgets old ones. It knows no tokens: drafters and planners say what kind of evidence a token has.
+forgets old outcomes. It knows no tokens: drafters and planners say what evidence a token has.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Final
 from akunu_py.drafting.base import Draft
 
 PRIOR: Final = 0.6
-"""The rate of a kind of which nothing is known: enough to be tried on a good machine."""
+"""The rate of an unknown kind: high enough to be tried on a fast machine."""
 
 PRIOR_WEIGHT: Final = 4.0
 """A prior counts as much as this many outcomes."""
@@ -24,7 +24,7 @@ _MAX_MATCH_LENGTH: Final = 63
 
 
 class AcceptanceRates:
-    """What was learnt of acceptance; it outlives requests, which may share it.
+    """What was learnt about acceptance; it outlives requests, which may share it.
 
     The rates of kinds that are not among `priors` start at `PRIOR`.
     """
@@ -35,24 +35,24 @@ class AcceptanceRates:
 
     def of(self, kind: Hashable, odds: float = 1.0) -> float:
         """The probability that a token with this kind of evidence is accepted if those before it
-        are; other evidence multiplies the odds of the rate."""
+        are. Other evidence multiplies its odds."""
         prob = self._rates.get(kind, PRIOR)
         odds *= prob
         return odds / (1.0 - prob + odds)
 
     def knows(self, kind: Hashable) -> bool:
-        """Whether there is an outcome of a kind."""
+        """Whether there has been an outcome of this kind."""
         return kind in self._outcomes
 
     def learn(self, kind: Hashable, accepted: bool, odds: float = 1.0) -> None:
-        """Learns from the outcome of a token whose draft was right before it."""
+        """Learns from the outcome of a token whose predecessors in the draft were all right."""
         outcomes = self._outcomes.get(kind, PRIOR_WEIGHT) + 1.0
         rate = self._rates.get(kind, PRIOR) + (accepted - self.of(kind, odds)) / outcomes
         self._rates[kind] = max(_MIN_PROB, min(_MAX_PROB, rate))
         self._outcomes[kind] = min(outcomes, MEMORY)
 
     def accept_probs(self, draft: Draft) -> Sequence[float]:
-        """The same for each token of a draft: the drafter's own estimates, if it has them."""
+        """The probability for each token of a draft; the drafter's own estimates, if it has any."""
         if len(draft.accept_probs) == len(draft):
             return [
                 prob if _MIN_PROB <= prob <= _MAX_PROB else _within(prob)

@@ -1,8 +1,9 @@
 """Alignment: which earlier stretch a request is copying, kept alive across the edits in it.
 
-A source pointer says which earlier token is expected next and moves on while the copy holds. Where
-the copy breaks, the place is remembered as an anchor, and the copy is searched for near it after
-the next tokens. The edit in between is learnt as a rewrite. Knows positions and tokens, no drafts.
+A source pointer marks which earlier token is expected next, and moves on while the copy holds.
+Where the copy breaks, the place is kept as an anchor, and after the next tokens the copy is
+searched for near it. The edit in between is learnt as a rewrite. It knows positions and tokens but
+no drafts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from akunu_py.drafting.occurrences import MAX_COMPARED, Occurrences
 from akunu_py.tokens import agreement
 
 SOLID_RUN: Final = 8
-"""A shorter run may be a coincidence: it is not drafted from, nor searched for after it breaks."""
+"""A shorter run may be a coincidence: nothing is drafted from it, and it is not resumed."""
 
 RESUMED_RUN: Final = 3
 RESUMED_BONUS: Final = 8
@@ -27,7 +28,7 @@ SEARCHED: Final = 64
 """An edit longer than this ends a copy, whether it removes tokens or adds them."""
 
 MAX_PLACES: Final = 6
-"""Places compared per search, which bounds its time."""
+"""The most places compared per search, to bound its time."""
 
 MAX_OLD_LENGTH: Final = 6
 MAX_NEW_LENGTH: Final = 8
@@ -43,11 +44,11 @@ class Rewrite:
 
 
 class Rewrites:
-    """The replacements that the request made while it copied, for example `x` by `total`.
+    """The replacements made so far while copying, for example `x` by `total`.
 
     A rewrite is learnt from one edit between two copied stretches. It is expected again wherever
-    the copied text shows the same tokens, until these are copied unchanged. There is one rewrite
-    per first token of the old run.
+    the copied text has the same tokens, until these are copied unchanged. There is one rewrite for
+    each first token of an old run.
     """
 
     def __init__(self) -> None:
@@ -66,8 +67,8 @@ class Rewrites:
         return rewrite if tuple(tokens[position:end]) == rewrite.old else None
 
     def learn(self, old: Sequence[int], new: Sequence[int], following: int) -> None:
-        """Learns that a copy left out `old` and has `new` in its place, unless they are too long
-        to be repeated. The token after both anchors an edit that only adds or only removes."""
+        """Learns that a copy has `new` in place of `old`, unless they are too long to be repeated.
+        The token after both anchors an edit that only adds or only removes tokens."""
         if len(old) > MAX_OLD_LENGTH or len(new) > MAX_NEW_LENGTH:
             return
         if not old or not new:
@@ -89,10 +90,10 @@ class Anchor(NamedTuple):
 class Resumption(NamedTuple):
     """A place near an anchor where the copy may continue.
 
-    `position` is the index of the token expected next; `length` of the tokens since the break agree
-    with those before it. `distance` is how far it is from where the copy would continue after a
-    replacement of equal length or after an insertion: 0 exactly there, 1 within 3 tokens, 2 within
-    12, 3 further away.
+    `position` is the index of the token expected next; the `length` tokens before it agree with the
+    last ones since the break. `distance` is how far it is from where the copy would continue after
+    a replacement of equal length or an insertion: 0 exactly there, 1 within 3 tokens, 2 within 12,
+    3 further away.
     """
 
     anchor: Anchor
@@ -106,9 +107,9 @@ class Alignment:
 
     Attributes:
         source: index of the earlier token expected next, -1 if nothing is being copied.
-        run: how many tokens the copy has held for, with the match that it began with.
-        rewrite: the rewrite expected at `source`, or None; `rewritten` of its new tokens were
-            emitted already.
+        run: how many tokens the copy has held for, including the match that it began with.
+        rewrite: the rewrite expected at `source`, or None; `rewritten` of its new tokens have been
+            emitted.
     """
 
     def __init__(self, occurrences: Occurrences) -> None:
@@ -123,8 +124,8 @@ class Alignment:
         self._edit: tuple[Anchor, Anchor] | None = None
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
-        """Points at `position`, because the `length` tokens before it agree with the last ones.
-        If this continues a broken copy, `resumed` is where that one broke."""
+        """Points at `position`, because the `length` tokens before it agree with the last ones. If
+        this continues a broken copy, `resumed` is where it broke."""
         self.run = length
         here = Anchor(position - length, len(self._tokens) - length)
         self._edit = None if resumed is None else (resumed, here)
@@ -161,7 +162,7 @@ class Alignment:
             return None
         best = best_distance = best_score = -1
         for position in self._places(anchor.source, gap):
-            # Up to three agreeing tokens decide; the exact length is counted at the end.
+            # Up to three agreeing tokens decide; the full length is counted at the end.
             length, most = 1, min(gap, position)
             if most > 1 and tokens[position - 2] == tokens[-2]:
                 length = 3 if most > 2 and tokens[position - 3] == tokens[-3] else 2

@@ -2,13 +2,13 @@
 
 It has four sources, and drafts from the one whose next token is most likely to be accepted:
 
-- *copy*: the text that is being copied, with the edits learnt from it repeated (`Rewrite`);
-- *resumed*: the copy found again near the place where an edit broke it;
+- *copy*: the text that is being copied, with the edits learnt so far repeated (`Rewrite`);
+- *resumed*: the copy, found again near the place where an edit broke it;
 - *match*: what followed the longest earlier occurrence of the last tokens;
 - *recall*: what followed them in other texts, if it has tiers of these.
 
-With other texts, each token of a draft is the request's or the recalled one. Each is more likely to
-be right where the other source says the same, and less where it says something else.
+With other texts, each token of a draft comes from the request or from the recall. Each is more
+likely to be right if the other source agrees, and less likely if it disagrees.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from akunu_py.drafting.recall import MemoryTier, Recall, RecentTexts
 from akunu_py.tokens import FIRST_BOUNDARY, common_prefix_length
 
 MIN_REACH_PROB: Final = 0.1
-"""A draft ends before a token that is reached and accepted with a lower probability than this."""
+"""A draft ends before a token whose chance to be reached and accepted is lower than this."""
 
 STEADY_RUN: Final = 12
-"""After a longer run only the copy is drafted from: it is more reliable than any other source."""
+"""After a longer run, only the copy is used: it is more reliable than any other source."""
 
 SURE: Final = 0.9
-"""Nothing is recalled where the request itself is likelier to be right than this."""
+"""Nothing is recalled if the request's own token is likelier to be right than this."""
 
 
 class _Candidate(NamedTuple):
@@ -68,10 +68,10 @@ class AutoDrafter:
     """Drafts many tokens during a copy, and none without evidence.
 
     It drafts until acceptance is less likely than `MIN_REACH_PROB`, and says how likely each token
-    is; a planner that knows the machine's costs cuts the draft. What it learns of acceptance
-    outlives the request. Of the tokens, only those that the next request begins with do, unless a
-    `keeper` keeps the texts of requests that have ended. The `tiers` of other texts may change
-    between requests.
+    is; a planner that knows the machine's costs cuts the draft. What it learns about acceptance
+    outlives the request. Tokens do so only if the next request begins with them, or if a `keeper`
+    keeps the texts of requests that have ended. The `tiers` of other texts may change between
+    requests.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AutoDrafter:
         self._occurrences = before.for_request(prompt, references)
         if self.keeper is not None and self._occurrences is before:
             self.keeper.take_back(before)
-            # What this request does not go on with, behind the tokens that it is found by.
+            # The part that this request does not continue, after the tokens by which it is found.
             shared = common_prefix_length(old, before.tokens)
             self.keeper.keep(Occurrences(old[max(0, shared - MAX_COMPARED) :]))
         self._alignment = Alignment(self._occurrences)
@@ -104,7 +104,7 @@ class AutoDrafter:
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._untried is not None and len(tokens):
-            # A first token that was proposed but not verified is compared with what came.
+            # A first token that was proposed but not verified is compared with the actual one.
             where, odds, guess = self._untried
             self._rates.learn(where, guess == tokens[0], odds)
             self._untried = None
@@ -171,7 +171,7 @@ class AutoDrafter:
         return found
 
     def _begins(self, candidate: _Candidate | None, recall: Recall) -> bool:
-        """Whether a draft begins with the token of a candidate, and not with another recalled."""
+        """Whether a draft begins with a candidate's token, not with a different recalled one."""
         if candidate is None:
             return False
         tokens = self._occurrences.tokens
@@ -182,9 +182,9 @@ class AutoDrafter:
     def _likelier(
         self, own: tuple[int, int] | None, recall: Recall, before: int, ahead: int
     ) -> tuple[int, int, float] | None:
-        """The request's next token (`own`, with its bucket) or the recalled one, whichever is more
-        likely, with bucket and odds; None if there is neither. `ahead` tokens of the draft are
-        before it, the last of them `before`."""
+        """The likelier one of the request's next token (`own`, with its bucket) and the recalled
+        one, with bucket and odds; None if there is neither. `ahead` tokens of the draft are before
+        it, the last of them `before`."""
         rival, best, found = RIVAL_ODDS[LEFT if ahead else SILENT], 0.0, None
         if own is not None:
             token, where = own
@@ -211,8 +211,8 @@ class AutoDrafter:
         return self._rates.of(where, self._odds(tokens[-1], tokens[candidate.position], where))
 
     def _match_evidence(self, match: Match) -> tuple[int, int, int, int]:
-        # A match of the whole answer so far is strong, but not before the answer has a token: then
-        # it has only seen the chat template, and would repeat the question.
+        # A match of the whole answer so far is strong, but only once the answer has a token: before
+        # that, it has seen only the chat template, and would repeat the question.
         answered = len(self._occurrences.tokens) - self._answer_start
         return match_evidence(match.length, whole_answer=0 < answered <= match.length)
 
@@ -224,7 +224,7 @@ class AutoDrafter:
         expected: list[float] = []
         evidence: list[tuple[int, float]] = []
         first, reach_prob = -1, 1.0
-        # The draft is appended to the tokens while it is made, so that a copy may continue into it.
+        # The draft is appended to the tokens while it is made, so that a copy can continue into it.
         try:
             for token, where, odds in steps:
                 acceptance = accept_prob(where, odds)
@@ -247,9 +247,9 @@ class AutoDrafter:
     def _steps(
         self, candidate: _Candidate | None, recall: Recall | None
     ) -> Iterator[tuple[int, int, float]]:
-        """The tokens that likely follow, each with its bucket and its odds: the request's candidate
-        until a recalled token is more likely, and what is recalled as far as it goes on with
-        these."""
+        """The tokens that likely follow, each with its bucket and odds: those of the request's
+        candidate until a recalled token is more likely, and recalled ones as long as the recall
+        agrees with the draft."""
         before, ahead = self._occurrences.tokens[-1], 0
         copied: Iterator[tuple[int, int]] = iter(())
         if candidate is not None:
@@ -291,7 +291,8 @@ class AutoDrafter:
             rewrite = None if plain else self._rewrite_at(position, size)
 
     def _agreed(self, match: Match) -> Iterator[tuple[int, int]]:
-        """The most frequent next tokens of the occurrences that agreed so far, with buckets."""
+        """The most frequent next tokens of the occurrences that have agreed so far, with
+        buckets."""
         tokens = self._occurrences.tokens
         evidence = self._match_evidence(match)
         position, live = match.position, match.visited

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 RECALL: Final = "recall"
 FORCED: Final = "forced"
-"""Sources of drafts that are no copies: what other texts recall, and what a grammar makes."""
+"""Sources of drafts that are not copies: recalled from other texts, or made by a grammar."""
 
 _ORIGINS: Final = {
     RECALL: Origin.MEMORY,
@@ -39,9 +39,9 @@ class Draft:
         match_length: how many tokens of context the guess is based on.
         probabilities: None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
             `i` being the exact distribution that `tokens[i]` was sampled from, with random numbers
-            that no draft before has used. Such a draft may end after a token because of it, but
-            must not leave it out because of it. Its `accept_probs` are ignored, because they may
-            depend on the tokens that were drawn.
+            that no earlier draft has used. Such a draft may end after a token because of that
+            token, but must not leave it out for that reason. Its `accept_probs` are ignored,
+            because they may depend on the tokens that were drawn.
         accept_probs: for each token, the drafter's estimate of the probability that it is accepted
             if the tokens before it are; empty if the drafter has no estimate.
     """
@@ -87,13 +87,13 @@ class Drafter(Protocol):
     def begin(self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()) -> None:
         """Starts a request whose context is `prompt`.
 
-        The target has not seen the references. A drafter that copies also copies from these, but no
-        match and no draft runs from one document into another.
+        The target has not seen the references. A drafter that copies may also copy from these, but
+        no match and no draft runs from one document into another.
         """
         return
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Appends tokens that were emitted. How they are split over calls makes no difference."""
+        """Appends emitted tokens. How they are split over calls makes no difference."""
         return
 
     def propose(self, limit: int) -> Draft:

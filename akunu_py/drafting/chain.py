@@ -1,7 +1,7 @@
 """Chain: drafts token by token with a network, the model's own head or a second, smaller model.
 
-Each guess takes time, so the planner decides whether to ask, and how far to go. Where the network
-guesses what was copied, the copy is likelier to be right, and the draft goes on with it.
+Each guess takes time, so the planner decides whether to ask, and how far to go. If the network
+guesses the copied token, the copy is likelier to be right, and the draft continues with it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 _CLASSES: Final = 10
 """A rate is learnt for each tenth of how likely a network finds its guess."""
 _POSITIONS: Final = 3
-"""There are rates for the first guess, the second, and all after it."""
+"""There are rates for the first guess, for the second, and for all later ones."""
 _DOUBTED: Final = 0.4
-"""At first, a guess is believed to be wrong less often by this factor if a copy agrees with it."""
+"""The initial belief: if a copy agrees with a guess, it is wrong less often by this factor."""
 _RISE, _FALL = 0.1, 0.3
 _MOST_RISE: Final = 3.0
-"""How fast the usual time of a guess follows; a pause counts as at most this many of them."""
+"""How fast the usual time of a guess follows; a pause counts as at most this many guesses."""
 
 
 class Guess(NamedTuple):
@@ -48,7 +48,7 @@ class Guesser(Protocol):
     name: Origin
 
     def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
-        """Starts a request; the cache is of the model's own head, if it has one."""
+        """Starts a request; the cache is that of the model's own head, if it has one."""
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were emitted."""
@@ -57,7 +57,7 @@ class Guesser(Protocol):
         """A guess at the next token, the first of at most `limit`; None if it has none now."""
 
     def after(self, token: int) -> Guess | None:
-        """A guess at the token after the one that was guessed last."""
+        """A guess at the token after the last guess."""
 
     def stop(self) -> None:
         """Forgets what was guessed."""
@@ -82,13 +82,13 @@ class Chain:
         self.begin = guesser.begin
 
     def rate(self, position: int) -> float:
-        """How likely a guess is at a position of a draft, whatever the network finds; where nothing
-        is known, as at the one before."""
+        """How likely a guess is to be right at a position of a draft, whatever the network finds;
+        if nothing is known there, the rate of the position before it."""
         kinds = [(self.name, at) for at in range(min(position, _POSITIONS - 1), -1, -1)]
         return self._rates.of(next(filter(self._rates.knows, kinds), kinds[-1]))
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Appends tokens that were emitted, and compares what was guessed with them."""
+        """Appends emitted tokens, and compares the guesses with them."""
         for position, ((guess, kind), token) in enumerate(zip(self._made, tokens, strict=False)):
             for one in (kind, (self.name, min(position, _POSITIONS - 1))):
                 self._rates.learn(one, guess == token)
@@ -106,7 +106,7 @@ class Chain:
         Args:
             copy: at most `limit` tokens; it may be empty.
             limit: the most tokens of a draft.
-            goes_on: whether another guess that is right with a probability is worth its time.
+            goes_on: whether another guess, right with a given probability, is worth its time.
         """
         tokens, probs = list[int](), list[float]()
         copied = self._rates.accept_probs(copy)
@@ -150,7 +150,7 @@ class Chain:
 
 
 def chain_priors() -> dict[Hashable, float]:
-    """At first, a network is believed, and more so where the copy says the same."""
+    """The initial rates: a network's own probabilities, and higher ones if the copy agrees."""
     priors: dict[Hashable, float] = {}
     classes = product(
         (Origin.HEAD, Origin.MODEL), (False, True), range(_POSITIONS), range(_CLASSES)

@@ -1,6 +1,6 @@
-"""DraftModel: a second, smaller model that has the same tokenizer, with a cache of its own.
+"""DraftModel: a second, smaller model with the same tokenizer and its own cache.
 
-The cache is rolled back to the tokens that were emitted, and reused from one request to the next.
+The cache is rolled back to the emitted tokens, and reused from one request to the next.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,9 +19,9 @@ _FIRST_CAPACITY: Final = 2048
 
 
 class DraftModel:
-    """A model to draft with, and a cache that remembers which tokens it holds. Whoever got it from
-    `lend` sets `in_use` to False afterwards. A model with another tokenizer, or whose cache
-    cannot be rolled back, is refused.
+    """A model to draft with, and a cache that knows which tokens it holds. Callers of `lend` set
+    `in_use` to False when they are done. A model with another tokenizer, or whose cache cannot be
+    rolled back, is refused.
     """
 
     def __init__(self, model: TargetModel, target: TargetModel) -> None:
@@ -49,7 +49,7 @@ class DraftModel:
             self._empty()
 
     def lend(self, prompt: Sequence[int]) -> "DraftModel":
-        """Itself, or one like it with a cache of its own if another request uses it."""
+        """Itself, or if another request is using it, one like it with its own cache."""
         free = [one for one in (self, *self._others) if not one.in_use]
         if free:
             lent = max(free, key=lambda one: one.shared(prompt))
@@ -65,8 +65,8 @@ class DraftModel:
 
     def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array | None:
         """Brings the cache up to a context of 1 token or more, with room for a draft; returns the
-        lazy logits after it, `[1, target's vocabulary]`. Of a long context it computes one step of
-        a prefill and returns None: other requests, and whoever cancels this one, do not wait."""
+        lazy logits after it, `[1, target's vocabulary]`. For a long context, it computes one step
+        of a prefill and returns None, so that other requests and a cancel need not wait."""
         with self._empty_if_interrupted():
             kept = min(self.shared(tokens), len(tokens) - 1)
             kept -= self._cache.rollback(kept)
@@ -80,7 +80,7 @@ class DraftModel:
             if len(missing) > PREFILL_STEP:
                 self._held = list(tokens[: self._cache.length])
                 return None
-            self._cache.mark()  # draft tokens are taken back to here
+            self._cache.mark()  # draft tokens are rolled back to here
             self._held = list(tokens)
             return self.append(mx.array(self._known(tokens[-1:])))
 
@@ -95,14 +95,14 @@ class DraftModel:
         self._held.extend(draft_tokens)
 
     def _known(self, tokens: Sequence[int]) -> list[int]:
-        """The tokens, with another one for each that only the target has: MLX does not check ids,
-        and reads beyond the embeddings."""
+        """The tokens, with a replacement for each that only the target has: MLX does not check ids,
+        and would read beyond the embeddings."""
         last = self.model.vocabulary_size - 1
         return [min(token, last) for token in tokens]
 
     @contextmanager
     def _empty_if_interrupted(self) -> Iterator[None]:
-        """Forgets everything if a forward ends early: nobody knows what its layers hold then."""
+        """Forgets everything if a forward pass ends early, because its layers may then differ."""
         try:
             yield
         except BaseException:
@@ -118,13 +118,13 @@ def _why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
     """Why two models do not share a vocabulary; None if they do.
 
     Special tokens are compared too, but not which of them end a text: the target decides where an
-    answer ends, so a draft model with other end tokens can only miss the very last one.
+    answer ends, so a draft model with other end tokens can only miss the last token.
     """
     theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
     if len(theirs) != len(ours):
-        return f"its tokenizer has {len(theirs)} tokens, and not {len(ours)}"
+        return f"its tokenizer has {len(theirs)} tokens, not {len(ours)}"
     for token, number in ours.items():
         if theirs.get(token) != number:
             other = theirs.get(token, "nothing")
-            return f"its tokenizer reads {token!r} as {other}, and not as {number}"
+            return f"its tokenizer reads {token!r} as {other}, not as {number}"
     return None

@@ -1,8 +1,8 @@
 """Evidence: the kinds of evidence that `auto` has for a drafted token, and their fitted priors.
 
-A token falls into a bucket, by its evidence (which source it comes from, and how strong that is)
-and its position in the draft. `AcceptanceRates` learns a rate for each. How often the token
-followed the one before it, and what other texts say, change the odds of that rate.
+A token falls into a bucket by its evidence (which source it comes from, and how strong that is) and
+its position in the draft. `AcceptanceRates` learns a rate for each bucket. How often the token
+followed the one before it, and what other texts say, change its odds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EVIDENCE: Final = _REWRITE + 2
 TIERS: Final = 2
 """Kinds of other texts: the files of projects, and earlier requests."""
 FIRST_REWRITE: Final = POSITIONS * _REWRITE
-"""Buckets from here on are of rewrites and recalls, which no bigram affinity changes."""
+"""From here on, the buckets are of rewrites and recalls, which bigram affinity does not change."""
 
 # The probabilities below were fitted by `python -m benchmarks.fit_expectations --data DATA`, on the
 # even-numbered requests of `benchmarks/replay_data.py` under ember's tokenizer.
@@ -66,9 +66,9 @@ RECALLED: Final = (
     *(0.03, 0.03, 0.06, 0.30, 0.15, 0.34, 0.53, 0.51, 0.67, 0.82),
     *(0.05, 0.59, 0.15, 0.94, 0.39, 0.86, 0.83, 0.90, 0.90, 0.96),
 )
-"""The same for the most likely token that a project's memory recalls, where the request has not the
-same. This and the two tables below were fitted at every token of held-out function bodies of seven
-packages, by `python -m benchmarks.project_memory --fit`."""
+"""The same for the most likely token that a project's memory recalls, if the request does not have
+the same. This and the two tables below were fitted at every token of held-out function bodies of
+seven packages, by `python -m benchmarks.project_memory --fit`."""
 
 SUPPORT_ODDS: Final = (
     *(0.75, 0.81, 1.06, 1.50, 2.98, 6.02),
@@ -76,14 +76,14 @@ SUPPORT_ODDS: Final = (
     *(0.24, 0.43, 0.50, 1.04, 4.90, 10.56),
     *(0.02, 0.08, 0.16, 56.33, 19.12, 24.89),
 )
-"""By what a recall multiplies the odds of a request's token: in rows by the length of its match as
-in `RECALLED`, in columns by the share that this token has there, up to each of `_SUPPORTS`."""
+"""The factors by which a recall changes the odds of a request's token: rows by the length of its
+match as in `RECALLED`, columns by this token's share there, up to each of `_SUPPORTS`."""
 
 RIVAL_ODDS: Final = (3.51, 4.02, 1.31, 1.38, 0.97, 0.64, 0.15)
-"""By what the request multiplies the odds of a recalled token, if it has no token any more
-(`LEFT`), none from the start (`SILENT`), or another one, which is right with a probability of up to
-0.2, 0.4, 0.6, 0.8, 1 (`rival_class`). So a recall is believed less where the request, too, has
-seen the last tokens and goes on with something else."""
+"""The factors by which the request changes the odds of a recalled token: if it has no token any
+more (`LEFT`), had none from the start (`SILENT`), or has another one, which is right with a
+probability of up to 0.2, 0.4, 0.6, 0.8, 1 (`rival_class`). So a recall counts less if the request
+itself has seen the last tokens and continues differently."""
 
 AFFINITY_ODDS: Final = (
     *(1.81, 6.00, 16.79),
@@ -91,13 +91,13 @@ AFFINITY_ODDS: Final = (
     *(0.64, 0.72, 1.41),
     *(0.37, 0.40, 0.61),
 )
-"""By what a bigram affinity (`bigram_affinity_of`) multiplies the odds: in rows by how often other
-tokens followed, in columns by how often the same did. Rewrites are exempt, because they replace
-what followed so far, and recalls, because they come from other texts."""
+"""The factors by which a bigram affinity (`bigram_affinity_of`) changes the odds: rows by how often
+other tokens followed, columns by how often the same one did. Rewrites are exempt, because they
+replace what followed so far, and recalls, because they come from other texts."""
 
 LEFT: Final = 0
 SILENT: Final = 1
-"""Where `RIVAL_ODDS` has the odds if the request has no token any more, and none from the start."""
+"""The indexes in `RIVAL_ODDS` for a request that has no token any more, or had none at all."""
 
 
 def copy_evidence(run: int) -> int:
@@ -106,10 +106,10 @@ def copy_evidence(run: int) -> int:
 
 
 def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]:
-    """By `Consensus`, the evidence of what followed occurrences of the last `length` tokens.
+    """The evidence, by `Consensus`, of what followed occurrences of the last `length` tokens.
 
-    A match of the whole answer so far is short only because the answer is short, and similar
-    requests often have answers that start alike.
+    A match of the whole answer so far is short only because the answer is short, and answers to
+    similar requests often start alike.
     """
     if whole_answer:
         return _WHOLE_ANSWER, _WHOLE_ANSWER + 1, _WHOLE_ANSWER + 2, _WHOLE_ANSWER + 3
@@ -118,7 +118,7 @@ def match_evidence(length: int, whole_answer: bool) -> tuple[int, int, int, int]
 
 
 def resumed_evidence(length: int, distance: int) -> int:
-    """By the fields of a `Resumption`."""
+    """The evidence of a resumed copy, by the fields of a `Resumption`."""
     return _RESUMED + 3 * (length > 1) + min(distance, 2)
 
 
@@ -132,14 +132,14 @@ def recall_evidence(length: int, share: float, tier: int = 0) -> int:
 
 
 def support_class(length: int, share: float) -> int:
-    """What other texts say of a request's token, for `SUPPORT_ODDS`: by the length of the longest
-    match there, and the token's share of what follows; 0 if it never does."""
+    """The class in `SUPPORT_ODDS` of a request's token, by the length of the longest match in other
+    texts and the token's share of what follows there; 0 if it never follows."""
     row = len(_SUPPORTS) * _RECALL_LENGTHS[min(length, 13)]
     return row + bisect_left(_SUPPORTS, share)
 
 
 def rival_class(prob: float) -> int:
-    """What a request's token of a probability says of a recalled one, for `RIVAL_ODDS`."""
+    """The class in `RIVAL_ODDS` of a recalled token whose rival has this probability."""
     return 2 + min(int(5 * prob), 4)
 
 
@@ -150,7 +150,7 @@ def rewrite_evidence(begun: bool) -> int:
 
 def bucket(evidence: int, position: int) -> int:
     """The bucket of a drafted token: its evidence, and position 0, 1, 2-3, 4-7, 8-15 or later."""
-    # No `min` here: it would take longer than all the rest, and every drafted token comes here.
+    # No `min` here: it would take longer than the rest, and this runs for every drafted token.
     bits = position.bit_length()
     return POSITIONS * evidence + (bits if bits < POSITIONS else POSITIONS - 1)
 

@@ -1,10 +1,10 @@
-"""What guesses token by token: the model's own head, and a second, smaller model.
+"""The networks that guess token by token: the model's own head, and a second, smaller model.
 
-Both draw with the target's own random numbers, so where they agree with it they draw the same
-token, and mostly where they nearly do: with a probability of at least `(1 - d) / (1 + d)` for a
-total variation of `d`, where rejection sampling would reach `1 - d`. In return, a guess is verified
-by matching, and the text does not depend on it. Source: Daliri, Musco and Suresh, "Coupling without
-Communication and Drafter-Invariant Speculative Decoding" (2024).
+Both draw with the target's own random numbers. So they draw the same token where their distribution
+equals the target's, and mostly where it is close: for a total variation of `d`, with a probability
+of at least `(1 - d) / (1 + d)`, where rejection sampling would reach `1 - d`. In return, a guess is
+verified by matching, and the text does not depend on it. Source: Daliri, Musco and Suresh,
+"Coupling without Communication and Drafter-Invariant Speculative Decoding" (2024).
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class GuessSampler:
     """Chooses guesses as a request's sampler chooses tokens.
 
     Attributes:
-        tokens: the prompt and what was emitted.
+        tokens: the prompt and the emitted tokens.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -58,7 +58,7 @@ class GuessSampler:
 
 
 class HeadGuesser(Guesser):
-    """Guesses with the model's own head. One with several steps makes one guess, with the first."""
+    """Guesses with the model's own head. If it has several steps, only the first one guesses."""
 
     name = Origin.HEAD
 
@@ -97,7 +97,7 @@ class HeadGuesser(Guesser):
 
 
 class DraftModelGuesser(Guesser):
-    """Guesses with a second model, which was lent to it."""
+    """Guesses with a second model, which it has borrowed."""
 
     name = Origin.MODEL
 

@@ -1,6 +1,6 @@
 """NGramDrafter: akunu's `NGramPredictor`, continuations of the last three, two or one tokens.
 
-Counts every continuation of every short context and chains the most frequent ones into a draft.
+It counts every continuation of every short context and chains the most frequent ones into a draft.
 akunu keys its tables by the 64-bit FNV-1a hash of the context's ids; a dict keyed by the context
 itself predicts the same.
 """
@@ -15,7 +15,7 @@ LONGEST_CONTEXT: Final = 3
 
 
 class _Continuations:
-    """What followed one context, and the favourite: most frequent, then most recent."""
+    """What followed one context, and the favourite: the most frequent, then the most recent."""
 
     __slots__ = ("counts", "favourite")
 
@@ -33,8 +33,8 @@ class _Continuations:
 class NGramDrafter(Drafter):
     """Predicts by n-grams of order 2 to 4, the longest known context first.
 
-    Of equally frequent continuations it takes the one that reached the count last, so a draft
-    depends on the tokens alone. Source: akunu, "Speculative Decoding with N-grams".
+    Of equally frequent continuations, it takes the one that reached the count last, so a draft
+    depends only on the tokens. Source: akunu, "Speculative Decoding with N-grams".
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """Occurrences: where the last few tokens of a request occurred before, and what followed.
 
-An index over one growing list of tokens, references first. It lists the places of every token and
-links each occurrence of 4 and of 2 tokens to the previous one (the hash chains of LZ77). Appending
-and looking up take the same time at any length, because a look-up visits only the latest
-occurrences. Knows no drafts.
+This is an index over one growing list of tokens, references first. It lists the places of every
+token, and links each occurrence of 4 and of 2 tokens to the previous one (the hash chains of LZ77).
+Appending and looking up take the same time at any length, because a look-up visits only the latest
+occurrences. It knows no drafts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MASK: Final = (1 << 61) - 1
 
 
 def key_of_four(first: int, second: int, third: int, fourth: int) -> int:
-    """The hash by which the places after four tokens are known."""
+    """The hash under which places after these four tokens are stored."""
     pair = third << _TOKEN_BITS ^ fourth
     return ((first << _TOKEN_BITS ^ second) * _PAIR_PRIME ^ pair) & _MASK
 
@@ -50,9 +50,9 @@ def consensus_of(agreeing: int, occurrences: int) -> Consensus:
 
 
 def bigram_affinity_of(same: int, others: int) -> int:
-    """The class of how often a token followed the one before it, and how often others did.
+    """The class for how often a token followed the one before it, and how often others did.
 
-    From 0 on: `others` of 0, 1-2, 3-14, more, times 3, plus `same` of 0-2, 3-6, more.
+    It is 3 times the class of `others` (0, 1-2, 3-14, more) plus that of `same` (0-2, 3-6, more).
     """
     return 3 * ((others > 0) + (others > 2) + (others > 14)) + (same > 2) + (same > 6)
 
@@ -60,9 +60,9 @@ def bigram_affinity_of(same: int, others: int) -> int:
 class Match(NamedTuple):
     """The earlier occurrence whose preceding tokens agree longest with the end of the request.
 
-    `position` is the index of the token that followed it, and `visited` the same for every
-    occurrence that was visited, latest first; `consensus` says how many of these were followed by
-    the same token. At most `MAX_COMPARED` tokens are counted as agreeing.
+    `position` is the index of the token that followed it; `visited` has this index for every
+    occurrence visited, the latest first; `consensus` says how many of these were followed by the
+    same token. At most `MAX_COMPARED` tokens count as agreeing.
     """
 
     position: int
@@ -75,9 +75,9 @@ class Occurrences:
     """The tokens of a request, and the chains of their occurrences.
 
     Attributes:
-        tokens: every token so far, with the boundaries of references. Read only, except that a
-            drafter may append its draft while it makes it, and must remove it afterwards.
-        latest_four: the latest place after each four tokens, by `key_of_four`. Read only.
+        tokens: every token so far, with the boundaries of references. Read-only, except that a
+            drafter may append its draft while making it, and must remove it afterwards.
+        latest_four: the latest place after each four tokens, by `key_of_four`. Read-only.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Occurrences:
     def for_request(
         self, prompt: Sequence[int], references: Sequence[Sequence[int]] = ()
     ) -> Occurrences:
-        """The index of another request: this one, changed, if much of it can stay. So a
-        conversation that goes on is not indexed again at every turn."""
+        """The index for another request: this one, changed, if most of it can stay. So a
+        conversation is not indexed again at every turn."""
         tokens = joined(references, prompt)
         shared = common_prefix_length(self.tokens, tokens)
         if len(self.tokens) - shared >= shared:  # removing a token takes as long as indexing one
@@ -138,7 +138,7 @@ class Occurrences:
         self.latest_four[four] = size
 
     def truncate(self, size: int) -> None:
-        """Removes the tokens after the first `size` ones, as if they had never been appended."""
+        """Removes the tokens after the first `size`, as if they had never been appended."""
         for index in range(len(self.tokens) - 1, size - 1, -1):
             token, pair = self.tokens.pop(), self._pair
             self._last = self.tokens[-1] if self.tokens else -1
@@ -159,10 +159,10 @@ class Occurrences:
         return before << _TOKEN_BITS ^ self.tokens[index]
 
     def best(self, *, earliest: bool = False) -> Match | None:
-        """The best earlier occurrence of the request's last tokens, None if there is none.
+        """The best earlier occurrence of the request's last tokens; None if there is none.
 
-        Of the visited occurrences it takes the longest matches, of these the ones with the most
-        frequent next token, and of these the latest, or the `earliest` on request.
+        Among the visited occurrences, it takes the longest matches, among these the ones with the
+        most frequent next token, and among these the latest, or if asked, the `earliest`.
         """
         tokens = self.tokens
         if not tokens:
@@ -189,11 +189,11 @@ class Occurrences:
         return Match(best, length, visited, consensus_of(agreeing, len(visited)))
 
     def after_four(self, latest: int) -> list[int]:
-        """A place of `latest_four`, and those before it that are known by the same key."""
+        """A place of `latest_four`, and the earlier ones with the same key."""
         return self._linked(self._earlier_four, latest)
 
     def after_last(self) -> Sequence[int]:
-        """All indexes after a token equal to the last one, ascending; the last one is the end."""
+        """All indexes after a token equal to the last one, ascending, up to the end itself."""
         return self._after_one[self._last]
 
     def bigram_affinity(self, before: int, token: int) -> int:
@@ -202,7 +202,7 @@ class Occurrences:
         return bigram_affinity_of(same, others - same)
 
     def _linked(self, chain: array[int], position: int) -> list[int]:
-        """The latest indexes of a chain from one on, without those where a document ends."""
+        """The latest indexes of a chain from `position` on, without those where a document ends."""
         tokens = self.tokens
         visited: list[int] = []
         while position and len(visited) < VISITED:
@@ -212,7 +212,7 @@ class Occurrences:
         return visited
 
     def _along(self, places: array[int]) -> list[int]:
-        """The latest of ascending indexes, without the end of all and the ends of documents."""
+        """The latest of ascending indexes, without the end and the ends of documents."""
         tokens = self.tokens
         # Enough, even if every document ends at one of them.
         latest = places[-2 : -2 - VISITED - len(self._boundaries) : -1]

@@ -1,7 +1,7 @@
 """MemoryTier: what followed the last tokens of a request in other texts, such as earlier requests.
 
-How often its guesses are accepted is learnt by the drafter, for each length of the match and each
-agreement of the places; where that falls, nothing is drafted.
+The drafter learns how often its guesses are accepted, for each match length and each degree of
+agreement between places; where this falls too low, nothing is drafted.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ DEPTH: Final = 16
 """How long a match can be."""
 
 PLACES: Final = 16
-"""How many places a recall is made of at most."""
+"""The most places in a recall."""
 
 ENOUGH: Final = 3
-"""With fewer places left of those found earlier, a shorter match is searched again."""
+"""If fewer of the places found earlier are left, shorter matches are searched again."""
 
 MAX_CARRIED: Final = 64
 """After more new tokens than this, places are searched again."""
 
 MAX_RECENT_TOKENS: Final = 1 << 17
-"""Of all texts together; a token takes about 130 bytes."""
+"""The limit for all texts together; a token takes about 130 bytes."""
 
 MAX_TEXTS: Final = 32
-"""Each is looked up in every round that is drafted for."""
+"""The most texts; each is searched in every round that may draft."""
 
 _LEAST_TOKENS: Final = 32
-"""Of a text that is worth keeping."""
+"""The fewest tokens of a text worth keeping."""
 _SAMPLES: Final = 16
 _END: Final = FIRST_BOUNDARY + (1 << 30)
-"""Closes a text; no boundary of references is that large."""
+"""Ends a text; no boundary of references is this large."""
 
 _SHORTER: Final = 2.0
-"""What a shorter context says counts as much as this many places of the longer one."""
+"""A shorter context counts as much as this many places of the longer one."""
 
 
 class Place(NamedTuple):
@@ -58,22 +58,22 @@ class Texts(Protocol):
     """What a tier recalls from.
 
     Attributes:
-        version: changes when a place that was found may no longer be what it was.
+        version: changes when places found earlier may have become invalid.
     """
 
     version: int
 
     def nearest(self, context: Sequence[int]) -> list[Place]:
-        """The places, `PLACES` at most, whose tokens before them agree longest with the end of a
+        """The places, `PLACES` at most, whose preceding tokens agree longest with the end of a
         context; the longest match first."""
 
 
 class RecentTexts:
-    """The prompts and answers of the requests that have ended; those of one user, who may see them
-    all. Nothing is written anywhere.
+    """The prompts and answers of requests that have ended, all from one user, who may see them all.
+    Nothing is written anywhere.
 
-    A text is kept with the index that its own drafter made of it, so keeping it takes no time. The
-    texts that were kept first go first.
+    A text is kept together with the index that its drafter built, so keeping it takes no time. The
+    oldest texts are dropped first.
     """
 
     def __init__(self, max_tokens: int = MAX_RECENT_TOKENS) -> None:
@@ -85,8 +85,8 @@ class RecentTexts:
         return sum(len(text.tokens) for text in self._texts)
 
     def keep(self, text: Occurrences) -> None:
-        """Keeps a text in place of those that are part of it; drops the oldest if they are too
-        many. Nobody changes the text until `take_back` was called."""
+        """Keeps a text in place of those that are part of it; drops the oldest if there are too
+        many. The text must not change until `take_back` is called."""
         size = len(text.tokens)
         if not _LEAST_TOKENS <= size < self._max_tokens or any(text is one for one in self._texts):
             return
@@ -105,8 +105,8 @@ class RecentTexts:
         self._texts = [kept for kept in self._texts if kept is not text]
 
     def nearest(self, context: Sequence[int]) -> list[Place]:
-        """The latest places after four or more tokens that a context ends with; the longest match
-        first, and of these the latest text."""
+        """The latest places after four or more tokens that the context ends with; the longest match
+        first, then the latest text."""
         if not self._texts or len(context) < 4:
             return []
         key, recent = key_of_four(*context[-4:]), context[: -DEPTH - 1 : -1]
@@ -124,11 +124,11 @@ class RecentTexts:
 class Recall:
     """The places that agree longest with the last tokens, and the token that likely follows.
 
-    The shares of tokens among the longest matches are blended with those among all shorter ones,
-    as PPM does (Cleary and Witten 1984): so one place is believed if shorter contexts agree.
+    The shares of tokens among the longest matches are blended with those among all shorter ones, as
+    in PPM (Cleary and Witten 1984): so a single place counts if shorter contexts agree.
 
-    There is a place or more, those with longer matches first. `token` has the largest of the
-    `shares`, which are together at most 1; it is None if documents end at most places.
+    There is at least one place; those with longer matches come first. `token` has the largest of
+    the `shares`, whose sum is at most 1; it is None if documents end at most places.
     """
 
     def __init__(self, places: Sequence[Place], tier: int) -> None:
@@ -155,7 +155,7 @@ class Recall:
         return recall_evidence(self.length, self.share, self._tier)
 
     def after(self, token: int) -> Recall | None:
-        """What the places that go on with a token recall next; None if there are none."""
+        """The recall after `token`, from the places that continue with it; None if none do."""
         left = [
             Place(place.tokens, place.at + 1, min(place.length + 1, DEPTH))
             for place in self._places
@@ -164,19 +164,19 @@ class Recall:
         return Recall(left, self._tier) if left else None
 
     def fits(self, tokens: Sequence[int]) -> bool:
-        """Whether the longest match agrees with the last tokens as far as it says."""
+        """Whether the longest match still agrees with the last tokens over its full length."""
         known, at, length = self._places[0]
         return list(known[at - length : at]) == list(tokens[len(tokens) - length :])
 
     @property
     def carries(self) -> bool:
-        """Whether a new search would hardly find more."""
+        """Whether a new search is unlikely to find more."""
         return self.length == DEPTH or len(self._places) >= ENOUGH
 
 
 class MemoryTier:
-    """Recalls from texts of the request's tokenizer; the state of one drafter. What is learnt of
-    one tier `number` does not count for another."""
+    """Recalls from texts with the request's tokenizer; it belongs to one drafter. What is learnt
+    about one tier `number` does not apply to another."""
 
     def __init__(self, texts: Texts, number: int = 0) -> None:
         self._texts, self._number, self._version = texts, number, texts.version
@@ -184,8 +184,8 @@ class MemoryTier:
         self._size = 0
 
     def recall(self, tokens: Sequence[int]) -> Recall | None:
-        """What followed the last of these tokens, which may be fewer than in the last call, or
-        those of another request; None if nothing is likely enough."""
+        """What followed the last of these tokens; None if nothing is likely enough. There may be
+        fewer tokens than in the last call, or those of another request."""
         recalled = self._recalled and self._carried(tokens)
         if recalled is None:
             places = self._texts.nearest(tokens[-DEPTH:])
@@ -202,14 +202,14 @@ class MemoryTier:
             if recall is None:
                 return None
             recall = recall.after(token)
-        # Checked, because these may be the tokens of another request, or of a guess at this one.
+        # Checked, because the tokens may be another request's, or a guess.
         if recall is None or not recall.carries or not recall.fits(tokens):
             return None
         return recall
 
 
 def _holds(text: Occurrences, part: Sequence[int]) -> bool:
-    """Whether a text seems to hold another one, by some places of it."""
+    """Whether a text seems to contain another one, judged by some of its places."""
     stride = max(1, (len(part) - 4) // _SAMPLES)
     return all(
         key_of_four(*part[at : at + 4]) in text.latest_four

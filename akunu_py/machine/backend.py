@@ -23,7 +23,7 @@ from akunu_py.package import cache_folder, make_private
 WeightLayout = Literal["quantized", "dense"]
 
 _NO_BLAS_WARNING: Final = (
-    "MLX computes with its reference BLAS here, which makes answers about 5-10x slower; "
+    "MLX uses its slow reference BLAS here, so answers take about 5-10x as long; "
     "install a BLAS: `pip install mkl` (x86-64) or the system package libopenblas0."
 )
 _DESCRIPTORS: Final = 4096
@@ -32,19 +32,19 @@ _CPU_PREFILL_STEP: Final = 128  # see docs/decisions.md
 _PREFILL_STEP: Final = 1024
 _LARGE_PREFILL_STEP: Final = 2048  # as in mlx-lm
 _FUSED_HEADS: Final = (64, 80, 128)
-"""Head sizes for which Metal has an attention kernel for many rows; it holds the scores of others.
-From MLX's `metal/scaled_dot_product_attention.cpp` (0.32)."""
+"""Head sizes for which Metal has a fused attention kernel for many rows; for others, it stores all
+scores. From MLX's `metal/scaled_dot_product_attention.cpp` (0.32)."""
 _SCORE_BYTES: Final = 4  # of 16 bits, before and after the softmax
 _MOST_SCORE_BYTES: Final = 1 << 30
 _WARM_UP_TOKENS: Final = 600
 _DENSE_MEMORY_SHARE: Final = 0.4
-"""Of the free memory; the rest of the process needs memory too."""
+"""The share of the free memory; the rest of the process needs memory too."""
 
 
 @dataclass(frozen=True)
 class VectorAttention:
-    """The limits of MLX's attention kernel for few rows: the most rows, and the most of them times
-    the query heads that share keys."""
+    """The limits of MLX's attention kernel for few rows: the most rows, and the most rows times
+    query heads that share keys."""
 
     rows: int
     query_rows: int
@@ -55,8 +55,8 @@ class VectorAttention:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the chunks of a prefill depend on: how many query heads, their size, and whether a layer
-    has several experts."""
+    """What the size of prefill chunks depends on: the number of query heads, their size, and
+    whether a layer has several experts."""
 
     heads: int
     head_size: int
@@ -65,8 +65,8 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Backend:
-    """What this machine computes with. `blas` is `mkl`, `openblas` or `reference` on a Linux CPU,
-    and uses this many threads at first.
+    """The hardware and libraries that this machine computes with. On a Linux CPU, `blas` is `mkl`,
+    `openblas` or `reference`, and starts with this many threads.
     """
 
     device: Literal["metal", "cuda", "cpu"]
@@ -76,13 +76,13 @@ class Backend:
 
     @property
     def warning(self) -> str | None:
-        """One line for the user if this machine could be much faster; else None."""
+        """A line for the user if this machine could be much faster; else None."""
         return _NO_BLAS_WARNING if self.blas == "reference" else None
 
     @property
     def is_cpu(self) -> bool:
-        """Whether MLX computes on the CPU: then other processes slow its forwards, and the layers
-        of `model/cpu/` take the place of mlx-lm's."""
+        """Whether MLX computes on the CPU. Then other processes slow its forward passes down, and
+        the layers of `model/cpu/` replace mlx-lm's."""
         return self.device == "cpu"
 
     def gpu_bytes(self, weights: int) -> int:
@@ -95,7 +95,7 @@ class Backend:
 
     @property
     def vector_attention(self) -> VectorAttention | None:
-        """The kernel for few rows, where more rows take another one that may be slower.
+        """The attention kernel for few rows, if a slower one may serve more rows.
 
         From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
         """
@@ -105,26 +105,26 @@ class Backend:
     def attention_edges(self) -> tuple[int, ...]:
         """The numbers of keys at which attention over few rows may change its order of addition.
 
-        From MLX's `metal/scaled_dot_product_attention.cpp` (0.32): it begins to work in blocks, and
-        chooses their number.
+        From MLX's `metal/scaled_dot_product_attention.cpp` (0.32): there, it begins to work in
+        blocks, or changes their number.
         """
         steps = (1_024, 4_096, 8_192, 16_384, 32_768, 65_536)
         return steps if self.device == "metal" else ()
 
     @property
     def current_threads(self) -> int:
-        """How many threads the BLAS uses now: calibration may choose another number."""
+        """How many threads the BLAS uses now; calibration may change the number."""
         blas = load_blas() if self.blas else None
         return blas.current_threads if blas else self.threads
 
     def prefill_step(self, shape: ModelShape, context: int, *, cancellable: bool) -> int:
-        """Prompt tokens per forward of a prefill of `context` tokens.
+        """Prompt tokens per forward pass of a prefill of `context` tokens.
 
-        A GPU gets fewer if the prefill must stop soon when it is cancelled. A mixture of experts
-        does not, because each expert computes only some of them. If the attention scores would take
-        too much memory, the number is halved until they do not.
+        On a GPU, there are fewer if a cancelled prefill must stop soon, except in a mixture of
+        experts, where each expert computes only some of the tokens. The number is halved until the
+        attention scores fit into memory.
         """
-        if self.is_cpu:  # MLX holds the scores of all tokens there: few fit its caches
+        if self.is_cpu:  # MLX stores the scores of all tokens there, and only few fit its caches
             return _CPU_PREFILL_STEP
         is_small = cancellable and not shape.has_experts
         step = _PREFILL_STEP if is_small else _LARGE_PREFILL_STEP
@@ -135,7 +135,7 @@ class Backend:
         return step
 
     def score_bytes(self, shape: ModelShape, tokens: int, context: int) -> int:
-        """What the scores of an attention over that many tokens take on Metal, if it holds them."""
+        """The bytes of attention scores over this many tokens on Metal, if it stores them."""
         if self.device != "metal" or shape.head_size in _FUSED_HEADS:
             return 0
         return _SCORE_BYTES * shape.heads * tokens * context
@@ -146,11 +146,11 @@ class Backend:
         return 1 if self.is_cpu else _WARM_UP_TOKENS
 
     def weight_layout(self, wanted: str, dense_bytes: int) -> WeightLayout:
-        """The layout to run weights in: the `wanted` one, or for `auto` the fastest one here.
+        """The layout for the weights: the `wanted` one, or for `auto` the fastest one here.
 
-        On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights,
-        of `dense_bytes`, are faster if they fit in memory. A GPU reads fewer bytes of quantized
-        ones.
+        On a CPU, MLX multiplies by quantized weights one row at a time, so dense float32 weights
+        (of `dense_bytes`) are faster if they fit in memory. On a GPU, quantized weights are faster
+        because they have fewer bytes to read.
         """
         if wanted not in WEIGHT_LAYOUTS:
             raise InvalidRequestError(
@@ -163,37 +163,37 @@ class Backend:
 
 
 def launched_rank() -> int | None:
-    """The number of this process among those that `mlx.launch` started; None if it did not."""
+    """The rank of this process among those started by `mlx.launch`; None if it was not."""
     number = os.environ.get(rank_variable() or "", "")
     return int(number) if number.isdecimal() else None
 
 
 def rank_variable() -> str | None:
-    """The environment variable with this number, if there is one."""
+    """The environment variable with the rank, if there is one."""
     return next((name for name in _RANK_VARIABLES if name in os.environ), None)
 
 
 def _choose_compile_folder() -> None:
-    """Sets a folder for temporary files in which MLX can compile, and nobody else can write.
+    """Sets a temporary folder in which MLX can compile and nobody else can write.
 
-    On a CPU, MLX runs what it finds in the folder `mlx` there, whoever made it.
+    On a CPU, MLX runs whatever it finds in the folder `mlx` there, no matter who made it.
     """
     temporary = Path(tempfile.gettempdir())
     if not _is_private(temporary / "mlx"):
         temporary = cache_folder() / "compiled"
         if not _is_private(temporary):
             raise BackendError(
-                "MLX needs a folder to compile in that only this user can write to, and "
-                f"{temporary} is none; delete it, or name another place for it in TMPDIR."
+                "MLX compiles in a folder that only this user can write to, and "
+                f"{temporary} is not one; delete it, or set TMPDIR to another folder."
             )
         os.environ["TMPDIR"] = str(temporary)
-    elif os.environ.get("TMPDIR"):  # it may be a folder that does not exist
+    elif os.environ.get("TMPDIR"):  # the folder may not exist
         os.environ["TMPDIR"] = str(temporary)
 
 
 def _is_private(folder: Path) -> bool:
-    """Makes a folder, or closes one of this user to others; False if others could write to it."""
-    if folder.is_symlink():  # who made the link can change it
+    """Makes a folder, or makes a folder of this user private; False if others could write to it."""
+    if folder.is_symlink():  # whoever made the link can change it
         return False
     try:
         make_private(folder)
@@ -204,7 +204,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _import_mlx_lm() -> None:
-    """Imports mlx-lm, which asks for 4,096 descriptors and would fail where there are fewer."""
+    """Imports mlx-lm, which requests 4,096 file descriptors and would fail if fewer are allowed."""
     _choose_compile_folder()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     set_limit = resource.setrlimit
@@ -219,8 +219,8 @@ def _import_mlx_lm() -> None:
 
 
 def find_backend() -> Backend:
-    """Imports MLX and describes what it runs on; a `BackendError` if it has no backend here, an
-    `InvalidRequestError` in a forked child of a process that has imported it."""
+    """Imports MLX and describes what it runs on. Raises a `BackendError` if it has no backend here,
+    and an `InvalidRequestError` in a forked child of a process that has imported it."""
     backend, process = _found()
     check_process(process)
     return backend
@@ -257,7 +257,7 @@ def _found() -> tuple[Backend, int]:
 
 
 def is_saving_power() -> bool:
-    """Whether a Mac is in Low Power Mode, which makes it slower. Elsewhere there is no `pmset`."""
+    """Whether a Mac is in Low Power Mode, which makes it slower; elsewhere False."""
     with suppress(OSError, subprocess.SubprocessError):
         told = subprocess.run(["pmset", "-g"], check=True, capture_output=True, timeout=2).stdout
         return re.search(rb"\blowpowermode\s+1\b", told) is not None
@@ -265,8 +265,8 @@ def is_saving_power() -> bool:
 
 
 def other_load() -> float:
-    """How many other processes want each core now; on a Mac, how many wanted it during the last
-    minute, this one included."""
+    """How many other processes want each core now; on a Mac, the average of the last minute,
+    including this process."""
     with suppress(OSError):
         running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
         return (int(running) - 1) / (os.cpu_count() or 1)
@@ -274,7 +274,7 @@ def other_load() -> float:
 
 
 def rest_thread() -> None:
-    """Ends what a thread computes, and frees its memory."""
+    """Waits for what this thread computes, and frees its memory."""
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415
 
@@ -285,7 +285,7 @@ def rest_thread() -> None:
 
 
 def release_thread() -> None:
-    """The same for a thread that ends; else the process aborts when it ends."""
+    """The same for a thread that is about to end; otherwise the process would abort then."""
     rest_thread()
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415

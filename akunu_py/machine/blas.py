@@ -1,4 +1,4 @@
-"""The BLAS for MLX's CPU backend, which is found and loaded before MLX is imported.
+"""Finds and loads the BLAS for MLX's CPU backend, before MLX is imported.
 
 MLX's Linux wheel contains the slow *reference* BLAS. A faster one replaces its `cblas_sgemm` if it
 is loaded globally before MLX: answers are 5 to 10 times faster, and drafts pay. Importing any part
@@ -24,8 +24,8 @@ _GET_THREADS: Final = {"mkl": "MKL_Get_Max_Threads", "openblas": "openblas_get_n
 class Blas:
     """The BLAS that MLX will compute with on a Linux CPU: `mkl`, `openblas` or `reference`.
 
-    It uses `threads` at first, and may use the `choices`: one number if the user's environment sets
-    it.
+    It starts with `threads`, and may use any of the `choices`; if the user's environment sets the
+    number, there is only that one.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Blas:
             getattr(ctypes.CDLL(None), _SET_THREADS[self.name])(threads)
 
     def free_buffers(self) -> None:
-        """Frees what MKL keeps for each thread that has computed, also for those that ended."""
+        """Frees the memory that MKL keeps for each thread that has computed, even after its end."""
         if self.name == "mkl":
             ctypes.CDLL(None).MKL_Free_Buffers()
 
@@ -50,7 +50,7 @@ class Blas:
 
 @cache
 def load_blas() -> Blas | None:
-    """Loads the best BLAS available, once per process; None on systems with a BLAS of their own."""
+    """Loads the best BLAS available, once per process; None on systems with their own BLAS."""
     if sys.platform != "linux":
         return None
     wanted = os.environ.get(BLAS_VARIABLE, "auto")
@@ -65,8 +65,8 @@ def load_blas() -> Blas | None:
 def thread_choices(name: str) -> tuple[int, ...]:
     """Numbers of threads to try, the usual one first; only one if the user's environment sets it.
 
-    Usual is one less than there are cores: the last core builds the next graph meanwhile, which is
-    faster with a small model.
+    The usual number is one less than there are cores, because the last core builds the next graph
+    meanwhile, which is faster with a small model.
     """
     for variable in (f"{name.upper()}_NUM_THREADS", "OMP_NUM_THREADS"):
         if (wanted := os.environ.get(variable, "")).isdecimal() and int(wanted) > 0:

@@ -1,8 +1,8 @@
-"""The memory of the machine and of its device: what is free, what is freed and kept, and weights
-that are wired.
+"""The memory of the machine and of its device: free memory, freed memory that MLX keeps, and wired
+weights.
 
-What is free is within the limits of this process: those of `ulimit` and of control groups, as
-containers have them, of version 1 or 2.
+Free memory respects the limits of this process: those of `ulimit` and of control groups (version 1
+or 2), which containers use.
 """
 
 import ctypes
@@ -17,21 +17,22 @@ from pathlib import Path
 from typing import Final
 
 MORE_MEMORY: Final = (
-    "quit other programs (a Mac's GPU takes more after `sudo sysctl iogpu.wired_limit_mb=N`)"
+    "quit other programs (on a Mac, `sudo sysctl iogpu.wired_limit_mb=N` gives the GPU more)"
 )
-"""How a user gets more memory, as a part of a sentence."""
+"""How a user gets more memory, as part of a sentence."""
 _MOST_FREED_BYTES: Final = 2 << 30
 _M_ARENA_MAX: Final = -8  # of glibc's malloc.h
 _NO_PRESSURE: Final = 1
 """The level at which macOS neither warns (2) nor ends processes (4)."""
 _LEAST_FREE_SHARE: Final = 1 / 32
-"""Of the installed memory, on Linux: the kernel reclaims its own caches long before."""
+"""The share of the installed memory, on Linux: the kernel reclaims its own caches long before."""
 _CACHE_MEMORY_SHARE: Final = 0.25
-"""Of the free memory; the rest of the process needs memory too."""
+"""The share of the free memory; the rest of the process needs memory too."""
 
 _LIMITS: Final = ((resource.RLIMIT_AS, 0, 256 << 20), (resource.RLIMIT_DATA, 5, 32 << 20))
-"""Limits of address space and of data; which number in `statm` says how much is taken; and what
-else the first forward takes: MKL maps 220 MB of libraries then, and ends the process if it cannot.
+"""The limits of address space and of data; the field of `statm` with the amount in use; and what
+the first forward pass takes besides: MKL maps 220 MB of libraries, and ends the process if it
+cannot.
 """
 
 
@@ -40,7 +41,7 @@ def free_memory_bytes(root: Path = Path("/")) -> int:
     with suppress(OSError):
         if free := re.search(r"MemAvailable:\s+(\d+)", (root / "proc/meminfo").read_text()):
             return max(0, min([int(free[1]) * 1024, *_below_limits(root), *_in_groups(root)]))
-    return installed_bytes() // 2  # it is not reported here
+    return installed_bytes() // 2  # this system does not report it
 
 
 def installed_bytes() -> int:
@@ -59,7 +60,8 @@ def _below_limits(root: Path) -> Iterator[int]:
 
 
 def _in_groups(root: Path) -> Iterator[int]:
-    """What the group of this process and those above it have left; cached files count as free."""
+    """What the control group of this process and those above it have left; cached files count as
+    free."""
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
@@ -80,8 +82,7 @@ def _in_groups(root: Path) -> Iterator[int]:
 
 
 def memory_is_short(root: Path = Path("/")) -> bool:
-    """Whether the machine would soon have to swap: macOS warns, or little memory is available, as
-    `free_memory_bytes` finds it."""
+    """Whether the machine would soon have to swap: macOS warns, or `free_memory_bytes` is low."""
     if sys.platform == "darwin":
         level, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
         name = b"kern.memorystatus_vm_pressure_level"
@@ -93,7 +94,7 @@ def memory_is_short(root: Path = Path("/")) -> bool:
 
 
 def bound_freed_memory() -> None:
-    """Limits the freed memory that MLX keeps for later; its default is all that it may use."""
+    """Limits the freed memory that MLX keeps for later; by default, MLX may keep all of it."""
     import mlx.core as mx  # noqa: PLC0415  (takes a while)
 
     mx.set_cache_limit(_MOST_FREED_BYTES)
@@ -107,8 +108,8 @@ def peak_memory_bytes() -> int:
 
 
 def free_device_bytes() -> int:
-    """Bytes that arrays may still take: on Metal, what it recommends for everything less what they
-    take already; elsewhere what is free, and what MLX has freed and kept."""
+    """Bytes that arrays may still take: on Metal, the recommended total minus what they already
+    take; elsewhere, free memory plus what MLX has freed but kept."""
     import mlx.core as mx  # noqa: PLC0415
 
     if (recommended := _recommended_bytes()) is not None:
@@ -118,16 +119,16 @@ def free_device_bytes() -> int:
 
 
 def spare_cache_bytes() -> int:
-    """Bytes that caches may take beside the loaded weights."""
+    """Bytes that caches may take in addition to the loaded weights."""
     return int(_CACHE_MEMORY_SHARE * free_device_bytes())
 
 
 def wire_weights(model: object, nbytes: int) -> None:
-    """Lets Metal wire the weights of a large model until nobody holds the model any longer.
+    """Lets Metal wire the weights of a large model for as long as the model exists.
 
-    Otherwise macOS may page them out between two forwards. Call it while there are no caches: MLX
-    wires what it has until the limit is reached, and wiring caches that come and go has made macOS
-    panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
+    Otherwise macOS may page them out between two forward passes. Call it while there are no caches:
+    MLX wires what it has until the limit is reached, and wiring caches that come and go has made
+    macOS panic (mlx issue 3186). A model that takes half of the memory or less is not in danger.
     """
     if (recommended := _recommended_bytes()) is None:
         return
@@ -138,14 +139,14 @@ def wire_weights(model: object, nbytes: int) -> None:
 
 
 def wired_bytes() -> int:
-    """Bytes of the weights that are wired now."""
+    """Bytes of the weights that are currently wired."""
     return sum(_wired.values())
 
 
 @contextmanager
 def unwired() -> Generator[None, None, None]:
-    """Lets macOS page out weights that are wired, meanwhile; for a comparison. There must be no
-    caches at its end: they would be wired, too."""
+    """A context in which macOS may page out wired weights; for a comparison. There must be no
+    caches at its end, because they would be wired too."""
     _set_wired_limit(0)
     try:
         yield
@@ -154,7 +155,7 @@ def unwired() -> Generator[None, None, None]:
 
 
 _wired: Final[dict[int, int]] = {}
-"""Bytes of the weights that are wired, by the id of their model; any thread may end one."""
+"""Bytes of wired weights by the id of their model; any thread may remove an entry."""
 
 
 def _unwire(model: int, recommended: int) -> None:
@@ -166,7 +167,7 @@ def _set_wired_limit(most: int) -> None:
     import mlx.core as mx  # noqa: PLC0415
 
     with suppress(RuntimeError):  # from a computation whose result nobody read
-        mx.synchronize()  # it must not change while a forward is in flight
+        mx.synchronize()  # it must not change while a forward pass is in flight
     mx.set_wired_limit(min(sum(_wired.values()), most))
 
 
@@ -178,13 +179,14 @@ def _recommended_bytes() -> int | None:
 
 
 def share_arenas() -> None:
-    """Lets glibc's threads share two arenas; it has eight a core, which keep what they freed."""
+    """Makes glibc's threads share two arenas. By default, there are eight per core, and each keeps
+    freed memory."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 def give_back_memory() -> None:
-    """Gives freed memory back to the system; MLX and the C library keep it for later."""
+    """Returns freed memory to the system, which MLX and the C library would keep for later."""
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Owner: the thread and the process that an engine belongs to, and whether it computes now.
+"""Owner: the thread and the process that an engine belongs to, and whether it is computing.
 
-MLX arrays belong to the thread that made them, and a forked child has none of MLX's threads: what
-it computes never ends.
+MLX arrays belong to the thread that made them, and a forked child has none of MLX's threads, so its
+computations never end.
 """
 
 import os
@@ -13,7 +13,7 @@ from akunu_py.errors import InvalidRequestError
 
 
 def check_process(process: int) -> None:
-    """Raises an `InvalidRequestError` if this is not the process with that number."""
+    """Raises an `InvalidRequestError` if this process has another id."""
     if os.getpid() != process:
         raise InvalidRequestError(
             "A model cannot be used in a forked child of the process that loaded one; start the "
@@ -22,7 +22,7 @@ def check_process(process: int) -> None:
 
 
 class Owner:
-    """Whoever makes it owns the engine."""
+    """The thread that creates it owns the engine."""
 
     def __init__(self) -> None:
         self._thread = get_ident()
@@ -38,13 +38,13 @@ class Owner:
             )
         if self._is_working:
             raise InvalidRequestError(
-                "The engine is computing, and what it calls meanwhile cannot use it: neither a "
-                "drafter nor a prompt function, for example."
+                "The engine is computing, so functions that it calls, such as a drafter or a "
+                "prompt function, cannot use it."
             )
 
     @contextmanager
     def working(self) -> Generator[None, None, None]:
-        """Refuses the engine to everything that is called meanwhile."""
+        """A context in which calls to the engine are refused."""
         before, self._is_working = self._is_working, True
         try:
             yield

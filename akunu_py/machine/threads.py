@@ -1,4 +1,4 @@
-"""Threads that compute, used again: MLX has a thread of its own for each that ever did."""
+"""Reusable threads that compute: MLX keeps a thread for every thread that ever computed."""
 
 import os
 from collections.abc import Callable
@@ -17,8 +17,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def start(work: Callable[[], None]) -> Event:
-    """Calls a function on a thread that has nothing to do, or on a new one; the event is set when
-    it is done."""
+    """Calls a function on an idle thread or on a new one; the event is set when it is done."""
     done = Event()
     try:
         tasks = _idle.pop()
@@ -30,7 +29,7 @@ def start(work: Callable[[], None]) -> Event:
 
 
 def is_computing() -> bool:
-    """Whether one of these threads works."""
+    """Whether any of these threads is busy."""
     return sum(thread.name == _NAME for thread in enumerate_threads()) > len(_idle)
 
 
@@ -44,7 +43,7 @@ def _work(tasks: "SimpleQueue[_Task]") -> None:
             raise
         else:
             rest_thread()
-            del work  # it holds an engine
+            del work  # it refers to an engine
             _idle.append(tasks)
         finally:
             done.set()

@@ -1,7 +1,7 @@
 """Turns: the engines of one process compute one after another, the most urgent request first.
 
-Each engine has a thread of its own, and MLX computes one thing at a time on a device anyway. A
-thread takes a turn for one step: a chunk of a prompt, or a round. Plain Python.
+Each engine has its own thread, and MLX computes one thing at a time on a device anyway. A thread
+takes a turn for one step: a chunk of a prompt, or a round. Plain Python.
 """
 
 from collections.abc import Callable, Generator
@@ -15,7 +15,7 @@ Rank = tuple[int, bool, int]
 """How urgent a step is; lower goes first. See `Sequence.rank`."""
 
 _PATIENCE: Final = 8
-"""A step that others were preferred to this many times comes first, as in the scheduler."""
+"""A step that was passed over this many times comes first, as in the scheduler."""
 
 
 @dataclass(eq=False)
@@ -39,27 +39,27 @@ class Turns:
         self._waiting: list[_Step] = []
         self._arrivals = count()
         self._taken = False
-        self._returning: int | None = None  # the thread that had the turn and asks again at once
+        self._returning: int | None = None  # the thread that had the turn and asks again
 
     @property
     def waiting(self) -> int:
-        """How many wait for a turn."""
+        """How many threads wait for a turn."""
         return len(self._waiting)
 
     @property
     def contended(self) -> bool:
-        """Whether somebody has a turn or waits for one."""
+        """Whether any thread has a turn or waits for one."""
         return self._taken or bool(self._waiting)
 
     @contextmanager
     def turn(
         self, rank: Callable[[], Rank], goes_on: Callable[[], bool] = lambda: False
     ) -> Generator[None, None, None]:
-        """Waits until it is the caller's turn, which ends with the block. Whoever ends a turn asks
-        for the `rank` of all that wait: more urgent requests may have come meanwhile.
+        """Waits for the caller's turn, which ends with the block. At the end of a turn, the `rank`
+        of each waiting step is read anew: more urgent requests may have come meanwhile.
 
-        If the caller `goes_on`, it must ask for its next turn at once: the next step is chosen
-        then, because its own may be more urgent than those that wait."""
+        If the caller `goes_on`, it must ask for its next turn immediately. The next step is chosen
+        only then, because the caller's own may be the most urgent."""
         step = _Step(rank, next(self._arrivals))
         with self._changed:
             if self._taken:
@@ -80,8 +80,8 @@ class Turns:
                     self._hand_over()
 
     def _hand_over(self) -> None:
-        """Gives the turn to the next step. It is chosen here, once: if each looked for itself, and
-        ranks changed between two looks, none might find that it is the next."""
+        """Gives the turn to the next step. It is chosen here, once: if each thread checked for
+        itself and ranks changed in between, none might find that it is next."""
         self._returning = None
         if not self._waiting:
             self._taken = False

@@ -1,1 +1,1 @@
-"""Memory: the n-grams of projects, kept on disk; they outlive requests and processes."""
+"""Memory: the n-grams of projects, stored on disk across requests and processes."""

@@ -1,10 +1,10 @@
-"""Which files likely hold secrets: by their name, by keys of known forms, and by literals that are
+"""Which files likely contain secrets: by their names, by keys of known forms, and by literals
 assigned to passwords and tokens.
 
 Names are those of Talisman (`detector/filename`, 2025) and of the programs that write such files.
 Forms are those of gitleaks (`config/gitleaks.toml`, 2026), URLs and assignments those of
-detect-secrets 1.5 (`plugins/`), which is no dependency: last released in 2024, it brings `requests`
-and keeps its settings for the whole process.
+detect-secrets 1.5 (`plugins/`). That is not a dependency: it was last released in 2024, requires
+`requests`, and keeps its settings for the whole process.
 """
 
 import re
@@ -23,7 +23,7 @@ _NAMES: Final = (
 _DATA: Final = frozenset(
     ("", ".txt", ".json", ".yml", ".yaml", ".toml", ".ini", ".cfg", ".conf", ".properties", ".sh")
 )
-"""Ends of the names of files that are no code: `password.py` is about passwords."""
+"""File extensions that are not code: `password.py` is about passwords."""
 _DATA_NAMES: Final = re.compile(
     r"passw|secret(?!ar)|credential|service.?account|^vault\.|private.?key|oauth.?token"
 )
@@ -54,17 +54,17 @@ _ASSIGNED: Final = (
 )
 _QUOTED: Final = re.compile(_ASSIGNED + r"[bru@]?(['\"`])([^\s'\"`]{8,150})\1")
 _BARE: Final = re.compile(_ASSIGNED + r"([^\s'\"`#,;]{8,150})[ \t]*(?:#.*)?$", re.MULTILINE)
-"""Values of 8 characters or more, as gitleaks asks for in passwords; beyond 150 it is data."""
+"""Values of 8 characters or more, as gitleaks requires for passwords; beyond 150 it is data."""
 _NO_LITERAL: Final = re.compile(r"\$[\w{(]|%[sd(]|\{|<|\w\(|\[|\*\*|\.\.\.|://")
 """Values that a program fills in."""
 _PLACEHOLDER: Final = re.compile(
     r"(?i)pass|pwd|secret|token|key|user|example|change|your|dummy|fake|test|foo|xxx|1234|abc"
 )
-"""Words of values that stand for others, as in gitleaks' `stopwords`."""
+"""Words in placeholder values, as in gitleaks' `stopwords`."""
 
 
 def has_secret_name(name: str) -> bool:
-    """Whether files of this name, without folders, usually hold secrets."""
+    """Whether files of this name (without folders) usually contain secrets."""
     lower = name.lower()
     is_data = PurePath(lower).suffix in _DATA and _DATA_NAMES.search(lower)
     is_public = lower.endswith(".pub")
@@ -72,7 +72,7 @@ def has_secret_name(name: str) -> bool:
 
 
 def holds_secret(text: str, name: str) -> bool:
-    """Whether the text of a file of this name seems to hold a key or a password."""
+    """Whether the text of a file of this name seems to contain a key or a password."""
     if _FORMS.search(text) or any(_is_literal(found[1]) for found in _URL.finditer(text)):
         return True
     values = [found[2] for found in _QUOTED.finditer(text)]
@@ -82,5 +82,5 @@ def holds_secret(text: str, name: str) -> bool:
 
 
 def _is_literal(value: str) -> bool:
-    """Whether a value may be a secret, and is neither a word for one nor an expression."""
+    """Whether a value may be a secret, and is neither a placeholder nor an expression."""
     return not _NO_LITERAL.search(value) and not _PLACEHOLDER.search(value)

@@ -1,4 +1,4 @@
-"""Projects: from a folder to its memory, of which only what has changed is read, and back."""
+"""Projects: builds the memory of a folder, reading only what has changed, and opens it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ AUTO: Final = "auto"
 _NO_PROJECTS: Final[Mapping[str, ProjectTexts]] = MappingProxyType({})
 
 _BATCH_TOKENS: Final = 1 << 22
-"""What is written at once: a crash loses no more than that."""
+"""How much is written at a time; a crash loses no more than this."""
 
 Encode = Callable[[str], Sequence[int]]
-"""The ids of a text, in which special tokens are plain text."""
+"""The ids of a text, with special tokens treated as plain text."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class ProjectTexts:
 
 
 class Memory:
-    """What the requests of an engine draft from besides themselves: the texts of projects, by their
-    folders, and, if it `remembers`, earlier requests that named no project, or the same one."""
+    """Other texts that an engine's requests draft from: those of projects, by folder, and if it
+    `remembers`, those of earlier requests that named no project, or the same one."""
 
     def __init__(
         self,
@@ -77,9 +77,10 @@ class Memory:
         self._recent: defaultdict[str | None, RecentTexts] = defaultdict(RecentTexts)
 
     def lend(self, drafter: AutoDrafter, project: str | None) -> None:
-        """Gives a drafter the texts of a request that has not begun, and that calls its `end`.
+        """Gives a drafter the texts for a request that has not begun; the request calls the
+        drafter's `end`.
 
-        `project` is the only one to draft from, None stands for all, an empty one for none; one
+        `project` is the only project to draft from; None means all, an empty name none. A project
         that the engine does not know is refused.
         """
         if project and project not in self.projects:
@@ -89,7 +90,7 @@ class Memory:
         if self._remembers:
             recent = self._recent[project]
             if drafter.keeper is not recent:
-                drafter.begin(())  # its text stays with those of its own project
+                drafter.begin(())  # its text is kept only for its own project
                 drafter.keeper = recent
             drafter.tiers.append(MemoryTier(recent, 1))
 
@@ -98,10 +99,10 @@ class Memory:
 
 
 def project_folder(path: Path) -> Path:
-    """The folder that a project is known by; refused if there is none, or its name is no text."""
+    """The folder that identifies a project; refused if it does not exist or its name is no text."""
     folder = Path(os.path.realpath(os.path.expanduser(path)))
     if not is_utf8(str(folder)):
-        raise InvalidRequestError(f"The name of {path} is no text in UTF-8; rename the folder.")
+        raise InvalidRequestError(f"The name of {path} is not valid UTF-8; rename the folder.")
     if not folder.is_dir():
         raise InvalidRequestError(f"There is no folder {path}; a project is a folder.")
     return folder
@@ -120,7 +121,7 @@ def index_project(
 
     Args:
         project: as `project_folder` returns it.
-        fingerprint: of the tokenizer that `encode` belongs to.
+        fingerprint: that of the tokenizer of `encode`.
         named: files in it that are read even if they are hidden or look like secrets.
         progress: called with the bytes examined, and those of all files.
     """
@@ -139,7 +140,9 @@ def index_project(
             changed += len(batch)
         else:
             first = next(iter(batch or dropped))
-            left_out.lines.append(f"The memory is full: {first} and what follows is left out.")
+            left_out.lines.append(
+                f"The memory is full: {first} and the files after it are left out."
+            )
         batch.clear()
         pending = 0
         return fits
@@ -176,9 +179,9 @@ def index_project(
 def open_memory(
     asked: Iterable[str], fingerprint: bytes, vocabulary_size: int, *, remembers: bool = False
 ) -> Memory:
-    """The memory for a model with a tokenizer of this fingerprint, of the projects `asked` for;
-    `AUTO` is one that there may not be, any other without a memory is refused. No id beyond the
-    `vocabulary_size` is ever drafted.
+    """The memory of the projects `asked` for, for a tokenizer with this fingerprint. `AUTO` may
+    have no memory; any other project without one is refused. Ids beyond the `vocabulary_size` are
+    never drafted.
     """
     projects, notices = {}, []
     for name in asked:
@@ -192,7 +195,7 @@ def open_memory(
             continue
         usable = [segment for segment in opened if segment.largest < vocabulary_size]
         if len(usable) < len(opened):
-            notices.append(f"The memory of {project} has ids that this model does not have.")
+            notices.append(f"{project} is not used: its memory has ids that this model lacks.")
         projects[str(project)] = ProjectTexts(usable)
     return Memory(projects, notices, remembers=remembers)
 
@@ -202,7 +205,7 @@ def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:
     try:
         found = [status for status in store.projects() if status.path == project]
         if fingerprint not in {status.fingerprint for status in found}:
-            why = "was indexed with another tokenizer" if found else "was not indexed"
+            why = "was indexed with another tokenizer" if found else "has not been indexed"
             raise InvalidRequestError(
                 f"{project} {why}; run `akunu-py index {project}` with this --model."
             )
@@ -214,4 +217,4 @@ def _segments_of(project: Path, fingerprint: bytes) -> list[Segment]:
 def _current_project() -> Path:
     if root := git_root(Path.cwd()):
         return Path(os.path.realpath(root))
-    raise InvalidRequestError("the current folder is in no git project.")
+    raise InvalidRequestError("the current folder is not in a git project.")

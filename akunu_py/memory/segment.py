@@ -2,7 +2,7 @@
 
 The order is a suffix array of the text read backwards, sorted by the last `DEPTH` tokens, so one
 binary search finds the places with the longest match. The arrays are mapped into memory, not read.
-A file never changes; its checksum is examined when it is opened, a millisecond per million tokens.
+A file never changes; opening it verifies its checksum, in a millisecond per million tokens.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from akunu_py.package import open_file, replacement
 from akunu_py.tokens import FIRST_BOUNDARY, agreement
 
 END: Final = FIRST_BOUNDARY
-"""Stands after the tokens of each document; no match and no continuation runs across it."""
+"""Follows the tokens of each document; no match and no continuation runs across it."""
 
 MAX_TOKENS: Final = 1 << 27
-"""Of a segment: sorting that many takes minutes and gigabytes."""
+"""The most tokens of a segment: sorting this many takes minutes and gigabytes."""
 
 _MAGIC: Final = b"akunu-py memory\x02"
 _HEADER: Final = struct.Struct("<16s32sQII")
-"""Magic and version, fingerprint of the tokenizer, how many tokens, the largest id, and the
-`_checksum` of all other bytes."""
+"""Magic and version, the fingerprint of the tokenizer, the number of tokens, the largest id, and
+the `_checksum` of all other bytes."""
 
 Tokens = npt.NDArray[np.uint32]
 
 
 class DamagedSegmentError(ValueError):
-    """A file is no segment, or not as it was written; the text says why."""
+    """A file is not a segment, or was changed; the message says why."""
 
 
 def joined_documents(documents: Sequence[Sequence[int]]) -> Tokens:
-    """Documents as the tokens of a segment, each closed by an `END`."""
+    """The documents as the tokens of a segment, each followed by an `END`."""
     parts = [np.asarray([*document, END], np.uint32) for document in documents]
     return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
 
@@ -49,8 +49,8 @@ def joined_documents(documents: Sequence[Sequence[int]]) -> Tokens:
 def order_of(tokens: Tokens) -> Tokens:
     """The places after 1 to n-1 tokens, sorted by the `DEPTH` tokens before them, nearest first.
 
-    By prefix doubling: places that are ranked by their last h tokens are ranked by their last 2h
-    ones with one more sort. The first sort is by as many tokens as fit into 64 bits.
+    By prefix doubling: one more sort turns a ranking by the last h tokens into one by the last 2h.
+    The first sort is by as many tokens as fit into 64 bits.
     """
     count = len(tokens)
     if count < 2:
@@ -90,8 +90,8 @@ def _ranks(
 
 
 def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
-    """Sorts tokens, at most `MAX_TOKENS`, and writes a file in one step, which only the user may
-    read; returns its bytes. The fingerprint, of the tokenizer, has 32."""
+    """Sorts at most `MAX_TOKENS` tokens and writes them in one step to a file that only the user
+    may read; returns its bytes. The fingerprint of the tokenizer has 32 bytes."""
     arrays = np.concatenate([tokens, order_of(tokens)]).astype("<u4").tobytes()
     head = _HEADER.pack(_MAGIC, fingerprint, len(tokens), _largest(tokens), 0)[:-4]
     with replacement(path) as file:
@@ -101,17 +101,16 @@ def write_segment(path: Path, fingerprint: bytes, tokens: Tokens) -> int:
 
 
 def _checksum(head: bytes, arrays: bytes | memoryview) -> int:
-    """32 bits that change with any bit of either. The numbers of the arrays are added up, which is
-    twenty times as fast as a CRC of them."""
+    """32 bits that change with any bit of either. The numbers of the arrays are summed, which is
+    twenty times as fast as a CRC."""
     paired = len(arrays) // 8
     total = int(np.add.reduce(np.frombuffer(arrays, "<u8", count=paired)))
     return zlib.crc32(arrays[8 * paired :], zlib.crc32(struct.pack("<Q", total), zlib.crc32(head)))
 
 
 class Segment:
-    """A file that is open: its tokens, in which each document ends with an `END`, the `largest` id,
-    and the fingerprint of their tokenizer. One that is not as it was written is a
-    `DamagedSegmentError`.
+    """An open file: its tokens, with an `END` after each document, the `largest` id, and the
+    fingerprint of the tokenizer. Raises a `DamagedSegmentError` if the file was changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,9 +132,9 @@ class Segment:
         return len(self.tokens)
 
     def nearest(self, context: Sequence[int], most: int) -> list[tuple[int, int]]:
-        """The places, `most` at most, whose tokens before them agree longest with the end of a
-        context, of which the last `DEPTH` tokens count. Each is the length of the match, 1 or
-        more and the longest first, and the index of the token that follows.
+        """Up to `most` places whose preceding tokens agree longest with the last `DEPTH` tokens of
+        a context. Each is the length of the match (1 or more, the longest first) and the index of
+        the token that follows.
         """
         recent = list(context[: -DEPTH - 1 : -1])
         tokens, order = self.tokens, self._order
@@ -156,7 +155,7 @@ class Segment:
         return found
 
     def _position(self, recent: Sequence[int]) -> int:
-        """How many places are before a context in the order; `recent` is the last token first."""
+        """How many places precede a context in the order; `recent` has the last token first."""
         tokens, most = self.tokens, len(recent)
 
         def before(place: int) -> list[int]:

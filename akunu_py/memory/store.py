@@ -1,8 +1,8 @@
-"""MemoryStore: the tokens of projects in a private folder, for each tokenizer on its own.
+"""MemoryStore: the tokens of projects in a private folder, separately for each tokenizer.
 
-SQLite knows projects and their files; the tokens are in segments, which never change. A segment is
-written before SQLite names it and deleted after SQLite has forgotten it, so a crash leaves the old
-state or the new one. One process at a time changes the folder; others may read.
+SQLite has the projects and their files; the tokens are in segments, which never change. A segment
+is written before SQLite names it and deleted after SQLite has forgotten it, so a crash leaves the
+old state or the new one. One process at a time changes the folder; others may read.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ DEFAULT_BYTES: Final = 2_000_000_000
 
 _BYTES_PER_TOKEN: Final = 8
 _USED_AGAIN_S: Final = 3600.0
-"""Seconds after which another use is written down; to write takes longer than to open."""
+"""Seconds before another use is recorded, because writing takes longer than opening."""
 _OUTDATED_SHARE: Final = 1 / 8
-"""A segment with a larger share of outdated tokens is written again."""
+"""A segment with a larger share of outdated tokens is rewritten."""
 
 _VERSION: Final = 2
-"""Memories of version 1 may hold secrets that are left out now."""
+"""Memories of version 1 may contain secrets that are left out now."""
 _TABLES: Final = f"""
     CREATE TABLE projects (
         id INTEGER PRIMARY KEY, path TEXT, fingerprint BLOB, used REAL, UNIQUE (path, fingerprint));
@@ -77,13 +77,13 @@ class ProjectStatus:
 
 
 Documents = Mapping[str, tuple[KnownFile, Sequence[int]]]
-"""What is known of each file, and its tokens, by its path."""
+"""What is known about each file, and its tokens, by path."""
 
 
 class MemoryStore:
-    """The memory of one user. All methods raise InvalidRequestError if the folder cannot be used.
+    """The memory of one user. All methods raise an InvalidRequestError if the folder is unusable.
 
-    All segments may take `limit` bytes; the projects that were used longest ago go first.
+    All segments together may take `limit` bytes; the least recently used projects are dropped.
     """
 
     def __init__(self, folder: Path | None = None, *, limit: int = DEFAULT_BYTES) -> None:
@@ -112,7 +112,7 @@ class MemoryStore:
         return [ProjectStatus(Path(path), *values) for path, *values in rows]
 
     def files(self, project: Path, fingerprint: bytes) -> dict[str, KnownFile]:
-        """What is known of a project's files, by path; those in damaged segments are left out."""
+        """What is known about a project's files, by path, without those in damaged segments."""
         with self._changing() as database:
             number = self._number(project, fingerprint)
             for name in self._segments(number):
@@ -127,8 +127,8 @@ class MemoryStore:
     ) -> bool:
         """Adds or replaces files of a project, and drops those that are gone, in one step.
 
-        The new segment also has what is left of older ones that are no larger or much outdated.
-        Returns False if there is no room; nothing has changed then.
+        The new segment also takes over what is left of older ones that are no larger or mostly
+        outdated. Returns False, without any change, if there is no room.
         """
         with self._changing() as changes:
             number = self._number(project, fingerprint, make=True)
@@ -162,7 +162,7 @@ class MemoryStore:
         return [segment for segment in opened if segment is not None]
 
     def forget(self, project: Path) -> bool:
-        """Returns whether anything was known of the project."""
+        """Deletes a project; returns whether anything was known about it."""
         with self._changing() as changes:
             numbers = changes.execute(
                 "SELECT id FROM projects WHERE path = ?", (str(project),)
@@ -182,7 +182,7 @@ class MemoryStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keeps other processes from changing the folder; waits for those that do."""
+        """Keeps other processes from changing the folder; waits while one does."""
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -192,8 +192,8 @@ class MemoryStore:
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of the only process that changes something. A database that turns out to
-        be damaged is deleted; the next one to open it makes a new one."""
+        """A transaction, in the only process that changes the folder. If the database turns out to
+        be damaged, it is deleted, and the next process to open it makes a new one."""
         database = self._database
         try:
             with self._locked():
@@ -244,7 +244,7 @@ class MemoryStore:
             return None
 
     def _to_merge(self, number: int, new: int) -> list[str]:
-        """The segments that are written together with this many new tokens."""
+        """The segments to merge with this many new tokens."""
         rows = self._database.execute(
             "SELECT name, tokens, (SELECT COALESCE(SUM(tokens + 1), 0) FROM files"
             " WHERE segment = name) FROM segments WHERE project = ? ORDER BY tokens",
@@ -286,7 +286,7 @@ class MemoryStore:
             first += len(held) + 1
 
     def _trim(self, kept: int) -> None:
-        """Drops the projects that were used longest ago, except one, until the others fit."""
+        """Drops the least recently used projects, except `kept`, until the others fit."""
         rows = self._database.execute(
             "SELECT id, (SELECT COALESCE(SUM(bytes), 0) FROM segments WHERE project = id)"
             " FROM projects ORDER BY id = ? DESC, used DESC",
@@ -303,10 +303,10 @@ class MemoryStore:
             self._database.execute(f"DELETE FROM {column} = ?", (number,))
 
     def _remove_strays(self) -> None:
-        """Deletes segments without a row, which deletions and crashes leave.
+        """Deletes segments without a row, left over from deletions and crashes.
 
-        Only right behind a change of this process: SQLite may bring back the last change of a
-        process that was killed while it committed, unless another was written over it.
+        Call it only right after a change by this process: SQLite may restore the last change of a
+        process that was killed while committing, unless a later one has overwritten it.
         """
         named = {name for (name,) in self._database.execute("SELECT name FROM segments")}
         for path in [*self.folder.glob("*.segment"), *self.folder.glob(".*.segment.*")]:
@@ -325,14 +325,14 @@ class MemoryStore:
 
 
 def _open_database(folder: Path) -> sqlite3.Connection:
-    """Opens the database of a folder; one that is damaged or of another version is replaced."""
+    """Opens the database of a folder; replaces one that is damaged or of another version."""
     path = folder / "projects.sqlite"
     for _ in range(2):
         path.touch(mode=0o600)
         for held in (path, *folder.glob("projects.sqlite-*")):
             held.chmod(0o600)
         database = sqlite3.connect(path, timeout=20, isolation_level=None)
-        # A text that is damaged becomes another one, which no file has.
+        # A damaged text becomes another text, which matches no file.
         database.text_factory = lambda raw: raw.decode(errors="replace")
         try:
             why = _prepare(database)
@@ -347,7 +347,7 @@ def _open_database(folder: Path) -> sqlite3.Connection:
         database.close()
         logger.warning("%s %s and was deleted; index your projects again", path, why)
         _delete_database(folder)
-    raise InvalidRequestError(f"There can be no database in {folder}.")
+    raise InvalidRequestError(f"No database can be made in {folder}.")
 
 
 def _prepare(database: sqlite3.Connection) -> str:
@@ -361,7 +361,7 @@ def _prepare(database: sqlite3.Connection) -> str:
         database.executescript(f"BEGIN; {_TABLES} COMMIT;")
         return ""
     if version != _VERSION:
-        return "is of another version"
+        return "has another version"
     for table in ("projects", "segments", "files"):
         database.execute(f"SELECT * FROM {table} LIMIT 1").fetchone()
     return "" if health == "ok" else "is damaged"
@@ -373,5 +373,5 @@ def _delete_database(folder: Path) -> None:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether SQLite says that a file is no database, or is malformed: it has no type for that."""
+    """Whether SQLite calls a file malformed or no database: it has no type for this error."""
     return type(error) is sqlite3.DatabaseError

@@ -1,8 +1,8 @@
-"""The attentions of a network from mlx-lm, replaced at one place: for batches and for row splits.
+"""Replaces the attention of mlx-lm's networks, in one place: for batches and for row splits.
 
-mlx-lm's models call one function for every attention and pass the layer's cache. A cache that has
-a method `attend` computes it instead: a batch does. In a forward with a `RowSplit`, a few rows at a
-time are computed.
+mlx-lm's models call one function for every attention and pass the layer's cache. If the cache has a
+method `attend`, as in a batch, that computes the attention instead. In a forward pass with a
+`RowSplit`, a few rows are computed at a time.
 """
 
 import sys
@@ -22,20 +22,20 @@ _NAME: Final = "scaled_dot_product_attention"
 _ARGUMENTS: Final = ("scale", "mask", "sinks")
 
 Attend = Callable[..., mx.array]
-"""mlx-lm's function: queries `[batch, heads, rows, head_dim]`, keys and values of fewer heads and
-`total` positions, and by name `cache`, `scale`, `mask` and perhaps `sinks`. The mask is `causal`
-for the last rows of the total, None if all is visible, or an array whose last two axes are the
-rows, or one for all of them, and the total."""
+"""mlx-lm's function. It takes queries `[batch, heads, rows, head_dim]`, keys and values of fewer
+heads and `total` positions, and by name `cache`, `scale`, `mask` and perhaps `sinks`. The mask is
+`causal` for the last rows of the total, None if all is visible, or an array whose last two axes are
+the rows (or 1) and the total."""
 Inputs = tuple[mx.array, mx.array, mx.array]
 
 
 @dataclass
 class RowSplit:
-    """Computes an attention over several rows in parts, in forwards where calibration found that
-    faster: Metal's kernel for few rows reads a long context faster than the one for many.
+    """Computes an attention over several rows in parts, where calibration found that faster:
+    Metal's kernel for few rows reads a long context faster than the one for many.
 
-    `most_rows` has, by context, the most rows of a forward that is faster in parts; `count` counts
-    the attentions that were computed so.
+    `most_rows` has, by context, the most rows of a forward pass that is faster in parts; `count`
+    counts the attentions computed in parts.
     """
 
     limits: VectorAttention
@@ -43,19 +43,20 @@ class RowSplit:
     count: int = 0
 
     def applies(self, rows: int, context: int) -> bool:
-        """Whether a forward over `rows` tokens after `context` others is faster in parts."""
+        """Whether a forward pass over `rows` tokens after `context` others is faster in parts."""
         known = [length for length in self.most_rows if length <= context]
         return rows <= self.most_rows[max(known)] if known else False
 
     def attend(self, attend: Attend, inputs: Inputs, *, mask: Any = None, **named: Any) -> mx.array:
-        """What `attend` returns, computed in parts if there are more rows than the limits allow."""
+        """The result of `attend`, computed in parts if there are more rows than the limits
+        allow."""
         queries, keys, values = inputs
         rows, total = queries.shape[2], keys.shape[2]
         most = self.limits.most_rows(queries.shape[1] // keys.shape[1])
         if not 0 < most < rows:
             return attend(*inputs, mask=mask, **named)
         self.count += 1
-        size = -(-rows // -(-rows // most))  # parts of the same size, as far as possible
+        size = -(-rows // -(-rows // most))  # parts of equal size, as far as possible
         parts = []
         for start in range(0, rows, size):
             stop = min(start + size, rows)
@@ -70,7 +71,7 @@ class RowSplit:
 
 
 class _Forward(local):
-    """What `attending` says about the forward that this thread builds."""
+    """What `attending` has set for the forward pass that this thread builds."""
 
     split: RowSplit | None = None
     layers: Sequence[Any] = ()
@@ -83,9 +84,9 @@ _forward = _Forward()
 def attending(
     split: RowSplit | None = None, layers: Sequence[Any] = ()
 ) -> Generator[None, None, None]:
-    """Says how the forward that this thread builds meanwhile computes its attentions: in parts, if
-    there is a `split`. `layers` are the caches of a batch, which also compute the attentions that
-    have no cache and share the keys of another layer."""
+    """Sets how the forward pass that this thread builds in this context computes its attentions: in
+    parts, if there is a `split`. `layers` are the caches of a batch, which also compute attentions
+    that have no cache because they share the keys of another layer."""
     before = _forward.split, _forward.layers
     _forward.split, _forward.layers = split, layers
     try:
@@ -97,7 +98,8 @@ def attending(
 def intercept_attention(network: nn.Module) -> None:
     """Lets `attending` and caches decide how a network from mlx-lm computes its attentions.
 
-    Replaces the function in mlx-lm's modules for the whole process by one with the same results.
+    In the whole process, this replaces the function in mlx-lm's modules by one with the same
+    results.
     """
     for layer in network.modules():
         module = sys.modules.get(type(layer).__module__)  # that of a model's own code may be absent
@@ -118,7 +120,9 @@ def _intercepted(attend: Attend) -> Attend:
         if own is not None:
             return own(intercepted, (queries, keys, values), *args, **named)
         split = _forward.split
-        if split is None or not isinstance(keys, mx.array):  # packed keys have no such kernel
+        if split is None or not isinstance(
+            keys, mx.array
+        ):  # there is no such kernel for packed keys
             return attend(queries, keys, values, cache, *args, **named)
         named |= zip(_ARGUMENTS, args, strict=False)
         return split.attend(attend, (queries, keys, values), cache=cache, **named)

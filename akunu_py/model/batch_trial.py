@@ -1,6 +1,6 @@
-"""The trial of a model: whether sequences can share its forwards.
+"""Tries whether sequences can share a model's forward passes.
 
-mlx-lm's models do not say it, and their own Python may do anything with a cache.
+mlx-lm's models do not say, and their Python code may do anything with a cache.
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ import mlx.core as mx
 from akunu_py.model.target_model import TargetModel
 
 _TRIED: Final = ((5, 1), (3, 3), (9, 2))
-"""The sequences of the forward that a model is tried with: tokens before it, and in it."""
+"""The sequences of the trial pass: tokens before it, and tokens in it."""
 
 _TOLERANCE: Final = 1e-3
 _COARSE_TOLERANCE: Final = 0.05
-"""How far logits may be from those of separate forwards, as a part of their spread. Rounding to 16
-bits leaves one percent, a wrong position or mask more than ten."""
+"""How far logits may be from those of separate forward passes, relative to their spread. Rounding
+to 16 bits causes one percent, a wrong position or mask more than ten."""
 
 
 def why_not_batched(model: TargetModel) -> str | None:
-    """One line for the user if sequences cannot share forwards of a model; None if they can.
+    """A line for the user if sequences cannot share a model's forward passes; None if they can.
 
-    Forwards over the last tokens of three short sequences are compared with separate ones: one with
-    several tokens of some, and one with a token of each and their caches joined.
+    Two passes over the last tokens of three short sequences are compared with separate ones: one
+    with several tokens of some sequences, and one with a token of each and joined caches.
     """
     if kinds := model.make_cache(1).unknown_kinds:
         return (
-            "Requests are answered in turns, not in one batch: this model keeps its context in "
+            "Requests are answered in turn, not in one batch: this model keeps its context in "
             f"{' and '.join(kinds)}."
         )
     for pads in (False, True):
@@ -35,7 +35,7 @@ def why_not_batched(model: TargetModel) -> str | None:
         if _is_right(model):
             return None
     return (
-        "Requests are answered in turns, not in one batch: this model's layers do not serve "
+        "Requests are answered in turn, not in one batch: this model's layers cannot serve "
         "several sequences at once."
     )
 
@@ -67,13 +67,13 @@ def _is_right(model: TargetModel) -> bool:
             last = mx.concatenate([tokens[-1:] for tokens in parts])
             stepped = model.forward_batch(last, caches, ones)
             is_right = not any(missing) and _are_close(model, stepped, steps)
-    except Exception:  # a model's own Python may raise anything
+    except Exception:  # a model's own code may raise anything
         is_right = False
     return is_right
 
 
 def _are_close(model: TargetModel, together: mx.array, separate: Sequence[mx.array]) -> bool:
-    """Whether the logits of a batched forward are those of separate ones but for rounding."""
+    """Whether the logits of a batched forward pass equal those of separate ones up to rounding."""
     found, wanted = together.astype(mx.float32), mx.concatenate(list(separate)).astype(mx.float32)
     error = mx.linalg.norm(found - wanted) / mx.linalg.norm(wanted - wanted.mean())
     tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE

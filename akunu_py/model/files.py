@@ -1,6 +1,6 @@
-"""Where a model's files are: bundled with the package, in a folder, or on the hub.
+"""Finds a model's files: bundled with the package, in a folder, or on the hub.
 
-A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError`.
+A name comes in, a folder with a `config.json` goes out, or a `ModelLoadError` is raised.
 """
 
 import json
@@ -20,13 +20,13 @@ _TOKENIZER_FILES: Final = (
 )  # fmt: skip
 WEIGHTS: Final = "model*.safetensors"
 HEAD_FILES: Final = ("mtp.safetensors", "mtp/weights.safetensors")
-"""Where a model's head is, if not among its weights."""
+"""The files with a model's head, if it is not among the weights."""
 _INDEX: Final = "model.safetensors.index.json"
 _HUB_FILES: Final = (
     "*.json", "*.jsonl", "*.py", "tokenizer.model", "tiktoken.model", "*.tiktoken", "*.txt",
     "*.jinja",
 )  # fmt: skip
-"""Those of mlx-lm, but for the weights."""
+"""mlx-lm's patterns, without the weights."""
 CONTEXT_KEYS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length",
     "model_max_length", "max_context_length",
@@ -41,14 +41,14 @@ def bundled_model() -> Path:
         if (folder / "config.json").exists():
             return folder
     raise ModelLoadError(
-        "This installation has no bundled model; name one with --model, a folder or a hub name."
+        "This installation has no bundled model; give --model a folder or a hub name."
     )
 
 
 def find_model(name: str, *, weights: bool = True) -> Path:
     """The folder of a model: `ember`, a path, or the local copy of `owner/name` on the hub, which
-    is fetched if it is missing, with or without its weights. A copy that is here stays as it is,
-    so that nothing waits for a network; `pull` renews it.
+    is fetched if it is missing, with or without its weights. An existing copy is used as it is, so
+    that nothing waits for the network; `pull` updates it.
 
     Raises:
         ModelLoadError: if there is no such model, or it cannot be downloaded.
@@ -74,15 +74,14 @@ def model_files(*, weights: bool = True) -> list[str]:
 
 
 def hub_cache() -> Path:
-    """The folder in which `huggingface_hub` keeps what it has fetched."""
+    """The folder of `huggingface_hub`'s cache."""
     from huggingface_hub import constants  # noqa: PLC0415  (rarely needed)
 
     return Path(constants.HF_HUB_CACHE)
 
 
 def cached_model(name: str) -> Path | None:
-    """The copy of `owner/name` in the cache of the hub, which may be incomplete; None if there is
-    none."""
+    """The copy of `owner/name` in the hub's cache, perhaps incomplete; None if there is none."""
     repository = hub_cache() / f"models--{name.replace('/', '--')}"
     with suppress(OSError):
         revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
@@ -98,11 +97,11 @@ def _is_whole(folder: Path, *, weights: bool) -> bool:
 
 
 def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
-    """A folder with a head: a path, or the local copy of `owner/name` on the hub. Of a whole model
-    there, only the files with tensors that are a part of its head are fetched.
+    """A folder with a head: a path, or the local copy of `owner/name` on the hub. If that is a
+    whole model, only the files with tensors of its head are fetched.
 
     Raises:
-        ModelLoadError: if there is none, or it cannot be downloaded.
+        ModelLoadError: if there is no such folder, or it cannot be downloaded.
     """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():
@@ -122,7 +121,7 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
 
 
 def tokenizer_fingerprint(folder: Path) -> bytes:
-    """A hash (32 bytes) of the files that decide which ids a text has."""
+    """A hash (32 bytes) of the files that determine the ids of a text."""
     digest = sha256()
     found = {path for pattern in _TOKENIZER_FILES for path in folder.glob(pattern)}
     for path in sorted(path for path in found if path.is_file()):
@@ -133,12 +132,12 @@ def tokenizer_fingerprint(folder: Path) -> bytes:
 
 
 def weight_bytes(folder: Path) -> int:
-    """What the files of a model's weights take, as they are."""
+    """The bytes of the files of a model's weights."""
     return sum(path.stat().st_size for path in folder.glob(WEIGHTS) if path.is_file())
 
 
 def fault_of_weights(folder: Path) -> str | None:
-    """What can be seen to be wrong with the files of a model's weights, in a sentence."""
+    """What is visibly wrong with the files of a model's weights, as a sentence."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         for name in sorted(set(index["weight_map"].values())):
@@ -149,12 +148,12 @@ def fault_of_weights(folder: Path) -> str | None:
         if not path.is_file():
             return f"{path} is not a file; download the model again."
         if not os.access(path, os.R_OK):
-            return f"This user may not read {path}; change its permissions."
-    return None if paths else f"{folder} has no {WEIGHTS}: its weights are missing."
+            return f"You may not read {path}; change its permissions."
+    return None if paths else f"{folder} has no {WEIGHTS}: the weights are missing."
 
 
 def find_adapter(path: str) -> Path:
-    """The folder of an adapter that mlx-lm trained; a `ModelLoadError` if there is none."""
+    """The folder of an adapter that mlx-lm trained; raises a `ModelLoadError` if there is none."""
     folder = Path(os.path.expanduser(path))
     if not folder.is_dir():
         raise ModelLoadError(f"There is no adapter folder {path}; check the path.")
@@ -167,7 +166,7 @@ def find_adapter(path: str) -> Path:
 
 
 def model_name(asked: str, folder: Path) -> str:
-    """The name of a model: its hub name if that was asked for, else the name of its folder."""
+    """The name of a model: its hub name if it was asked for by that, else its folder's name."""
     by_hub_name = is_hub_name(asked) and not Path(os.path.expanduser(asked)).is_dir()
     return asked if by_hub_name else Path(os.path.abspath(folder)).name
 
@@ -184,7 +183,7 @@ def _checked(folder: Path) -> Path:
         settings = json.loads(config.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelLoadError(
-            f"{folder} is not a model: it has no config.json. GGUF files do not load in MLX; "
+            f"{folder} is not a model: it has no config.json. MLX does not load GGUF files; "
             "use a model in safetensors form, for example from mlx-community."
         ) from None
     except (OSError, ValueError, RecursionError) as error:
@@ -196,7 +195,7 @@ def _checked(folder: Path) -> Path:
 
 
 def from_hub(name: str, files: list[str]) -> Path:
-    """Fetches what is missing or has changed of these files; the folder of the local copy."""
+    """Fetches those of these files that are missing or changed; returns the local copy's folder."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415  (slow, and rarely needed)
 
     with hub_errors(name):
@@ -205,7 +204,7 @@ def from_hub(name: str, files: list[str]) -> Path:
 
 @contextmanager
 def hub_errors(name: str) -> Generator[None, None, None]:
-    """Makes a `ModelLoadError` of what the hub's library raises about a model."""
+    """Turns the errors of the hub's library about a model into a `ModelLoadError`."""
     from huggingface_hub.errors import (  # noqa: PLC0415
         GatedRepoError,
         HFValidationError,

@@ -1,8 +1,8 @@
-"""Head: the layers that a model brings to draft with (MTP, "nextn"), beside its network.
+"""Head: the layers that a model has for drafting (MTP, "nextn"), besides its network.
 
 A step takes the model's hidden state of a token and the embedding of the next one, and predicts the
 token after that. Its layers are mlx-lm's, in a network of the model's own family with one layer.
-What to draft, and when, is not decided here.
+This module does not decide what to draft, or when.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Body:
 
     @classmethod
     def of(cls, network: nn.Module) -> Self | None:
-        """That of a network; None if it has no such part."""
+        """The body of a network; None if it has no such part."""
         for path, part in network.named_modules():
             if path and isinstance(part.get("layers"), list):
                 embeddings = [key for key, own in part.items() if type(own) in _EMBEDDINGS]
@@ -58,7 +58,7 @@ class Body:
 
 
 class WatchedNorm(nn.Module):  # type: ignore[misc]
-    """The last norm of a network, which keeps what it was given or what it returned."""
+    """The last norm of a network, which stores its input or its output."""
 
     def __init__(self, original: nn.Module, after_norm: bool) -> None:
         super().__init__()
@@ -73,14 +73,14 @@ class WatchedNorm(nn.Module):  # type: ignore[misc]
         return normed
 
     def take(self) -> mx.array | None:
-        """The states of the last forward; None if they were taken."""
+        """The states of the last forward pass; None if they were taken."""
         states, self._states = self._states, ()
         return states[0] if states else None
 
 
 class HeadStep(nn.Module):  # type: ignore[misc]
-    """What one step computes: both inputs are normed, joined and projected, then go through the
-    layers. `network` has only them; its embedding is replaced, and its last norm if there is none.
+    """One step: both inputs are normed, joined and projected, and then go through the layers.
+    `network` has only these layers; its embedding is replaced, and its last norm if there is none.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class HeadStep(nn.Module):  # type: ignore[misc]
         self._caches = tuple(_with_counter(own) for own in make_prompt_cache(network))
 
     def make_cache(self) -> list[Any]:
-        """What mlx-lm's models call so."""
+        """The method of this name that mlx-lm's models have."""
         return list(self._caches)
 
     def __call__(self, embedded: mx.array, hidden: mx.array, caches: Sequence[Any]) -> mx.array:
@@ -115,7 +115,7 @@ class HeadStep(nn.Module):  # type: ignore[misc]
         return self._normed(states) if self._passes_normed else states
 
     def predicting(self, states: mx.array) -> mx.array:
-        """The states as the output matrix takes them."""
+        """The states in the form that the output matrix takes."""
         return states if self._passes_normed else self._normed(states)
 
     def _normed(self, states: mx.array) -> mx.array:
@@ -123,16 +123,16 @@ class HeadStep(nn.Module):  # type: ignore[misc]
 
 
 class Head:
-    """A model's head: it guesses the token after the next one, and in a chain those after that.
+    """A model's head: it guesses the token after the next one, and by chaining, later ones.
 
     Pair `i` is the model's hidden state of token `i` and the token `i + 1`; it has position `i`.
 
     Args:
-        step: what it computes.
+        step: its layers.
         network: the model's network, whose embedding and output matrix it uses; `body` is a part.
-        layout: whose layout its files have, for the user.
+        layout: the family whose layout its files have, for the user.
         after_norm: whether it takes the model's hidden states after the last norm.
-        repeats: whether it was trained to go on from its own states. Where a model has a step for
+        repeats: whether it was trained to continue from its own states. If a model has a step for
             each guess, this is the first of them.
     """
 
@@ -164,7 +164,8 @@ class Head:
         return f"{self._layout} layout, {layers} layer{'s' * (layers > 1)}, {size}"
 
     def watch(self) -> WatchedNorm:
-        """Lets the network keep the hidden states of each forward, as this head takes them."""
+        """Lets the network store the hidden states of each forward pass, as this head takes
+        them."""
         module, name = self._body.module, self._body.norm
         module[name] = watched = WatchedNorm(module[name], self.after_norm)
         return watched
@@ -176,14 +177,14 @@ class Head:
     def __call__(self, tokens: mx.array, hidden: mx.array, cache: KVCache) -> mx.array:
         """Appends pairs to the cache; returns the head's states of them, `[rows, hidden_size]`.
 
-        They are what `logits` predicts from, and what the head may go on from as `hidden`.
+        `logits` predicts from them, and the head may continue from them as `hidden`.
 
         Args:
             tokens: `[rows]`, the token after each hidden state.
             hidden: `[rows, hidden_size]`, the model's, or the head's own.
         """
         for part in parts_of(cache.layers):
-            part.offset = cache.length  # an empty layer did not count the pairs that nobody gave
+            part.offset = cache.length  # an empty layer did not count missing pairs
         states = self._step(self._body.embed(tokens), hidden, cache.layers)
         cache.advance(tokens.size)
         return states
@@ -197,7 +198,7 @@ class Head:
 
 
 class _Bypass(nn.Module):  # type: ignore[misc]
-    """Stands for a network's body: its states are what it is given."""
+    """Stands for a network's body, and returns its input as the states."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -225,4 +226,4 @@ def _with_counter(own: Any) -> Any:
         return CacheList(*map(_with_counter, own.caches))
     if isinstance(own, GrowingLayerCache | RotatingKVCache):
         return GrowingLayerCache()
-    raise ModelLoadError("The layers of this head have states, which are not known in heads.")
+    raise ModelLoadError("This head has recurrent layers, which are not supported in heads.")

@@ -1,6 +1,6 @@
-"""What each family calls the tensors of a head (MTP, "nextn"), and where they are.
+"""How each family names the tensors of a head (MTP, "nextn"), and where they are.
 
-Tensors of a checkpoint go in; out come those of each step of a head, under one set of names:
+Tensors of a checkpoint go in; those of each step of a head come out, under one set of names:
 `embedding_norm`, `hidden_norm`, `projection`, `norm`, `output` and `layers.N`.
 """
 
@@ -18,7 +18,7 @@ from akunu_py.model.files import HEAD_FILES, WEIGHTS
 
 _FP8_BLOCK: Final = 128
 _BETWEEN: Final = 0.5
-"""Between weights of norms around zero, and those around one."""
+"""The border between norm weights around zero and norm weights around one."""
 _FP8_SCALE: Final = ".weight_scale_inv"
 
 Tensors = dict[str, mx.array]
@@ -29,14 +29,14 @@ _PARTS: Final = ("embedding_norm", "hidden_norm", "projection", "norm", "output"
 
 @dataclass(frozen=True, kw_only=True)
 class HeadLayout:
-    """How a family spells and joins the parts of a head; each spelling is an expression.
+    """How a family names and joins the parts of a head; the names are regular expressions.
 
     Attributes:
-        prefix: what its tensors begin with; a group in it is the step.
-        layers: what the tensors of a layer have before their own names; a group is its number.
+        prefix: how the names of its tensors begin; a group in it is the step.
+        layers: what precedes the names of a layer's tensors; a group is its number.
         hidden_first: whether the projection takes the hidden state before the embedding.
-        passes_normed: whether the state of a step that the next one takes is after the last norm.
-        after_layers: whether the steps are numbered from the number of the model's layers on.
+        passes_normed: whether the next step takes a step's state after the last norm.
+        after_layers: whether the numbers of the steps follow those of the model's layers.
     """
 
     name: str
@@ -53,7 +53,7 @@ class HeadLayout:
     after_layers: bool = False
 
     def place(self, name: str, num_layers: int) -> tuple[int, str] | None:
-        """The step that a tensor belongs to, and its name here; None if it is not of the head."""
+        """The step of a tensor, and its name here; None if it does not belong to the head."""
         begin = re.match(self.prefix, name)
         if begin is None:
             return None
@@ -108,7 +108,7 @@ class StoredHead:
 
     Attributes:
         is_whole: whether it has no other step.
-        settings: what its file and its own `config.json` say, besides the tensors.
+        settings: the metadata of its file and its own `config.json`.
     """
 
     layout: HeadLayout
@@ -123,10 +123,10 @@ def is_head_tensor(name: str, num_layers: int) -> bool:
 
 
 def find_stored_head(folder: Path, num_layers: int, *, is_model: bool) -> StoredHead | None:
-    """The head in the shards or in a side file of a model's folder, or in any file of another.
+    """The head in the shards or a side file of a model's folder, or in any file of another folder.
 
     Raises:
-        ModelLoadError: if a file cannot be read, or a head has parts that no layout knows.
+        ModelLoadError: if a file cannot be read, or a head has parts of an unknown layout.
     """
     shards = sorted(folder.glob(WEIGHTS if is_model else "*.safetensors"))
     sides = [path for name in HEAD_FILES if (path := folder / name).is_file()]
@@ -149,7 +149,7 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         return mx.load(str(path), return_metadata=True)  # type: ignore[return-value]
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelLoadError(
-            f"{path} cannot be read, so download it again ({' '.join(str(error).split())})."
+            f"{path} cannot be read; download it again ({' '.join(str(error).split())})."
         ) from error
 
 
@@ -171,7 +171,7 @@ def _steps(layout: HeadLayout, tensors: Tensors, num_layers: int) -> list[Tensor
 
 
 def _in_floats(tensors: Tensors) -> Tensors:
-    """The tensors, with those that are FP8 in blocks dequantized, as mlx-lm does."""
+    """The tensors, with blockwise FP8 ones dequantized, as in mlx-lm."""
     plain = {name: one for name, one in tensors.items() if not name.endswith(_FP8_SCALE)}
     for name in tensors.keys() - plain.keys():
         weight = name.removesuffix("_scale_inv")
@@ -193,7 +193,7 @@ def is_after_norm(settings: Mapping[str, Any]) -> bool:
 
 
 def are_norms_centered(stored: StoredHead) -> bool:
-    """Whether a head of a family that stores the weights of its norms around zero does so, too."""
+    """Whether a head stores its norm weights around zero, as its family does."""
     formats = _entries(stored.settings, ("rmsnorm_weight_format",))
     if "mlx_gamma" in formats:
         return False

@@ -1,4 +1,4 @@
-"""From the files of a model to its head: found by its tensors, built of its family's layers."""
+"""From the files of a model to its head: found by its tensors, built from its family's layers."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ from akunu_py.model.head_layouts import (
 )
 
 _CENTERED: Final = re.compile(r"qwen3_next|qwen3_5|step3p5")
-"""The families that store the weights of their norms around zero."""
+"""The families that store their norm weights around zero."""
 _EXPERTS: Final = re.compile(r"\.(experts|switch_mlp|moe)\.")
 _EXPERT: Final = re.compile(r"(.+)\.experts\.(\d+)\.(\w+\.\w+)")
 _LAYER: Final = re.compile(r"layers\.(\d+)\.")
@@ -46,18 +46,18 @@ def load_head(
 
     Args:
         folder: the model's.
-        asked: where the head is instead, a folder or a hub name.
-        finish: brings a step into the form that the network has.
+        asked: another place of the head: a folder or a hub name.
+        finish: brings a step into the form of the network.
 
     Raises:
-        ModelLoadError: if it cannot be read, does not fit the network, or is not where it is asked
-            for.
+        ModelLoadError: if it cannot be read, does not fit the network, or is not in the place that
+            was asked for.
     """
     body, place = Body.of(network), folder
     if body is None:
         if asked is None:
             return None
-        raise ModelLoadError("Heads are not known for this model's architecture; omit --mtp.")
+        raise ModelLoadError("No heads are known for this model's architecture; omit --mtp.")
     if asked is not None:
         place = find_head(asked, partial(is_head_tensor, num_layers=body.num_layers))
     try:
@@ -66,12 +66,12 @@ def load_head(
             return _head(network, body, config, stored, finish)
     except ModelLoadError:
         raise
-    except Exception as error:  # mlx and mlx-lm raise nearly anything on what does not fit
+    except Exception as error:  # mlx and mlx-lm raise nearly anything if something does not fit
         reason = " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__
         raise ModelLoadError(f"The head in {place} does not fit the model ({reason}).") from error
     if asked is None:
         return None
-    raise ModelLoadError(f"{asked} has no head of a layout that is known.")
+    raise ModelLoadError(f"{asked} has no head in a known layout.")
 
 
 def _head(
@@ -123,13 +123,13 @@ def _head(
 
 
 def _is_exact(name: str, weight: mx.array) -> bool:
-    """Whether a weight keeps its type: if it is packed, or the bias of a router."""
+    """Whether a weight must keep its type because it is packed, or a router's bias."""
     return not mx.issubdtype(weight.dtype, mx.floating) or name.endswith("_bias")
 
 
 def _settings(config: Mapping[str, Any], layer: int, tensors: Tensors) -> dict[str, Any]:
-    """The configuration of a network with the layers of a step only, which have full attention, or
-    what the configuration says of the layer with that number, and the experts that are stored."""
+    """The configuration of a network with only the layers of a step. These have full attention, or
+    the settings of the layer with that number, and as many experts as are stored."""
     kinds = _kinds(tensors)
     num, has_experts = len(kinds), any(map(_EXPERTS.search, tensors))
     dense = list(range(num))
@@ -161,8 +161,8 @@ def _settings(config: Mapping[str, Any], layer: int, tensors: Tensors) -> dict[s
 
 
 def _of_layer(settings: Mapping[str, Any], layer: int) -> dict[str, Any]:
-    """The entries that have a value for each layer, with that of one: of the layer with this
-    number, or of one with full attention."""
+    """The per-layer settings, reduced to one layer: the one with this number, or one with full
+    attention."""
     kinds = settings.get("layer_types") or []
     full = kinds.index(_FULL) if _FULL in kinds else 0
     return {
@@ -173,7 +173,7 @@ def _of_layer(settings: Mapping[str, Any], layer: int) -> dict[str, Any]:
 
 
 def _kinds(tensors: Tensors) -> list[str]:
-    """What each layer of a step is, in Nemotron-H's letters."""
+    """The kind of each layer of a step, in Nemotron-H's letters."""
     numbers = {int(found[1]) for name in tensors if (found := _LAYER.match(name))}
     return [
         "*"
@@ -186,8 +186,8 @@ def _kinds(tensors: Tensors) -> list[str]:
 
 
 def _sanitized(tensors: Tensors, family: nn.Module, path: str, shift: float) -> Tensors:
-    """The tensors under the names of a `HeadStep`, as the family's own `sanitize` makes them; norms
-    are only shifted here, because families decide by other tensors whether to do it."""
+    """The tensors under the names of a `HeadStep`, converted by the family's own `sanitize`. Norms
+    are shifted here, because families look at other tensors to decide whether to shift them."""
     norms = norms_of(tensors)
     layers = {
         f"{path}.{name}": one
@@ -206,7 +206,7 @@ def _sanitized(tensors: Tensors, family: nn.Module, path: str, shift: float) -> 
 
 
 def _stacked(tensors: Tensors) -> Tensors:
-    """Experts that the family's `sanitize` left apart, such as quantized ones, in one tensor."""
+    """Joins experts that the family's `sanitize` left separate, such as quantized ones."""
     experts: dict[str, dict[int, mx.array]] = {}
     rest = {}
     for name, one in tensors.items():
@@ -221,7 +221,8 @@ def _stacked(tensors: Tensors) -> Tensors:
 
 
 def _quantize(step: HeadStep, weights: Tensors) -> None:
-    """Quantizes what is stored so; its bits and its group size follow from the shapes."""
+    """Quantizes the layers that are stored quantized; bits and group size follow from the
+    shapes."""
 
     def form(path: str, layer: nn.Module) -> bool | dict[str, Any]:
         if not hasattr(layer, "to_quantized") or f"{path}.scales" not in weights:

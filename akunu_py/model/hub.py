@@ -1,5 +1,5 @@
-"""What is fetched from the hub and deleted again, through `huggingface_hub`: its cache, its token,
-its progress bars, its way to resume. Only `pull` uses the network."""
+"""Fetches models from the hub and deletes them, through `huggingface_hub`: with its cache, token,
+progress bars and resuming. Only `pull` uses the network."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from akunu_py.model.library import LocalModel
 
 @dataclass(frozen=True)
 class Download:
-    """What a model on the hub takes: the sizes of its files by their names in the cache."""
+    """The files of a model on the hub: their sizes, by their names in the cache."""
 
     name: str
     sizes: Mapping[str, int]
@@ -32,7 +32,7 @@ class Download:
 
     @property
     def completed(self) -> int:
-        """Bytes that are here, those of incomplete files too; for any thread."""
+        """Bytes that are here, including incomplete files; for any thread."""
         blobs = hub_cache() / f"models--{self.name.replace('/', '--')}" / "blobs"
         found = 0
         for blob, size in self.sizes.items():
@@ -47,7 +47,7 @@ class Download:
 
 
 def plan(name: str) -> Download:
-    """Asks the hub what a model takes.
+    """Asks the hub for the sizes of a model's files.
 
     Raises:
         InvalidRequestError: if it is not a name on the hub.
@@ -69,29 +69,28 @@ def plan(name: str) -> Download:
             weights += (file.size or 0) if fnmatch(file.rfilename, WEIGHTS) else 0
     if not weights:
         raise ModelLoadError(
-            f"{name} has no {WEIGHTS}: GGUF files do not load in MLX; use a model in safetensors "
+            f"{name} has no {WEIGHTS}; MLX does not load GGUF files, so use a model in safetensors "
             "form, for example from mlx-community."
         )
     return Download(name, sizes, weights)
 
 
 def check_removable(model: LocalModel) -> None:
-    """Raises an `InvalidRequestError` if a model is bundled, or in a folder of the user."""
+    """Raises an `InvalidRequestError` if a model is bundled, or in one of the user's folders."""
     if model.place == "bundled":
-        raise InvalidRequestError(f"{model.name} comes with the program and stays.")
+        raise InvalidRequestError(f"{model.name} comes with the program and cannot be deleted.")
     if model.place == "folder":
         raise InvalidRequestError(
-            f"{model.name} is in a folder of yours and not in the hub's cache: delete it yourself."
+            f"{model.name} is in a folder of yours, not in the hub's cache; delete it yourself."
         )
 
 
 def remove(model: LocalModel) -> int:
-    """Deletes all revisions of a model from the cache of the hub; returns the bytes that are free
-    then.
+    """Deletes all revisions of a model from the hub's cache; returns the bytes freed.
 
     Raises:
         InvalidRequestError: see `check_removable`.
-        AkunuError: if some of it is still there.
+        AkunuError: if some files could not be deleted.
     """
     check_removable(model)
     from huggingface_hub import scan_cache_dir  # noqa: PLC0415  (rarely needed)
@@ -99,9 +98,11 @@ def remove(model: LocalModel) -> int:
     found = scan_cache_dir(hub_cache())
     own = [it for it in found.repos if (it.repo_type, it.repo_id) == ("model", model.name)]
     revisions = [revision.commit_hash for it in own for revision in it.revisions]
-    # Of this repository alone: others, such as mirrors, may have the same commits.
+    # Only from this repository: others, such as mirrors, may have the same commits.
     strategy = replace(found, repos=frozenset(own)).delete_revisions(*revisions)
     strategy.execute()
     if cached_model(model.name) is not None:
-        raise AkunuError(f"{model.name} could not be deleted from {hub_cache()}; do it yourself.")
+        raise AkunuError(
+            f"{model.name} could not be deleted from {hub_cache()}; delete it yourself."
+        )
     return strategy.expected_freed_size

@@ -1,7 +1,7 @@
-"""The models on this machine: what their files say of them, without MLX and without the network.
+"""The models on this machine, as described by their files, without MLX and without the network.
 
-A model is bundled, in the cache of the hub, or in a folder that the user named. `why_not` says
-whether the installed mlx-lm has an architecture for it and its weights are complete.
+A model is bundled, in the hub's cache, or in a folder that the user named. `why_not` checks that
+the installed mlx-lm has its architecture and that its weights are complete.
 """
 
 import ast
@@ -46,10 +46,10 @@ _POOLINGS: Final = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_to
                     "pooling_mode_cls_token": "cls"}  # fmt: skip
 """By what older files call them."""
 _PACKED: Final = "U32"
-"""How safetensors call the type of quantized weights, of which a number holds several."""
+"""The safetensors type of quantized weights; one number holds several weights."""
 
 USUAL_TOKENS: Final = 2048
-"""The tokens of the cache that a model should have room for besides its weights."""
+"""The tokens of cache that should fit into memory besides a model's weights."""
 
 Place = Literal["bundled", "hub", "folder"]
 
@@ -64,10 +64,10 @@ class LocalModel:
 
     @classmethod
     def named(cls, name: str) -> "LocalModel":
-        """The model that `--model NAME` names, fetched from the hub if it is not here.
+        """The model of `--model NAME`, fetched from the hub if it is not here.
 
         Raises:
-            ModelLoadError: if there is none.
+            ModelLoadError: if there is no such model.
         """
         folder = find_model(name)
         if name == BUNDLED_MODEL:
@@ -77,7 +77,7 @@ class LocalModel:
 
     @property
     def asked(self) -> str:
-        """What `ModelOptions.name` calls it."""
+        """Its `ModelOptions.name`."""
         return str(self.folder) if self.place == "folder" else self.name
 
     @cached_property
@@ -86,7 +86,7 @@ class LocalModel:
 
     @cached_property
     def sampling(self) -> dict[str, Any]:
-        """What the model's authors recommend, in `generation_config.json`."""
+        """The sampling that the model's authors recommend, in `generation_config.json`."""
         found = _json_object(self.folder / "generation_config.json")
         if found.get("do_sample") is False:
             return {"temperature": 0.0}
@@ -94,19 +94,20 @@ class LocalModel:
 
     @cached_property
     def nbytes(self) -> int:
-        """What its weights and its head take on disk, and about what they take in memory."""
+        """The bytes of its weights and its head on disk; about the same in memory."""
         heads = (self.folder / name for name in HEAD_FILES)
         return weight_bytes(self.folder) + sum(it.stat().st_size for it in heads if it.is_file())
 
     @cached_property
     def parameters(self) -> int:
-        """How many weights it has, by the headers of its files; 0 if they cannot be read."""
+        """The number of its weights, from the headers of its files; 0 if they cannot be read."""
         with suppress(*_UNREADABLE):
             return sum(_weights_in(path, self.bits) for path in self.folder.glob(WEIGHTS))
         return 0
 
     def cache_bytes(self, tokens: int) -> int:
-        """About what keys and values of this many tokens take, if all layers keep all of them."""
+        """About the bytes of keys and values of this many tokens, if all layers keep all of
+        them."""
         layers = self._number("num_hidden_layers", "n_layer", "num_layers")
         heads = self._number("num_attention_heads", "n_head")
         size = self._number("head_dim") or self._number("hidden_size", "n_embd") // max(heads, 1)
@@ -177,15 +178,15 @@ class LocalModel:
 
     @property
     def has_head(self) -> bool:
-        """Whether it brings a head to draft with."""
+        """Whether it has a drafting head."""
         has_file = any((self.folder / name).is_file() for name in HEAD_FILES)
         return has_file or self._number(*_HEAD_KEYS) > 0
 
     @property
     def why_not(self) -> str | None:
-        """Why it cannot be run, as far as its files say; None if it can."""
+        """Why it cannot run, as far as its files show; None if it can."""
         if not self.config:
-            return "it has no config.json that can be read"
+            return "it has no readable config.json"
         if self.architecture not in _architectures():
             return f"mlx-lm has no architecture {self.architecture}"
         parts, says = self.modules, self.config.get
@@ -206,15 +207,15 @@ class LocalModel:
 
 
 def local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
-    """All models that are here and can be run: the bundled one, those in the cache of the hub, and
-    those in these folders, each of which is a model or holds some."""
+    """All models on this machine that can run: the bundled one, those in the hub's cache, and those
+    in these folders, each of which is a model or contains some."""
     for model in all_local_models(folders):
         if model.why_not is None:
             yield model
 
 
 def all_local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
-    """The same with those that cannot be run."""
+    """The same, including those that cannot run."""
     with suppress(ModelLoadError):
         yield LocalModel(BUNDLED_MODEL, bundled_model(), "bundled")
     for repository in sorted(hub_cache().glob("models--*--*")):
@@ -228,7 +229,8 @@ def all_local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
 
 
 def matches(models: Iterable[LocalModel], asked: str) -> list[LocalModel]:
-    """The models that a name may mean: those called so, or else those whose name ends so."""
+    """The models that a name may mean: those with this name, or else those whose name ends in
+    it."""
     wanted, found = asked.casefold(), list(models)
     called = [model for model in found if model.name.casefold() == wanted]
     return called[:1] or [
@@ -250,7 +252,7 @@ def in_gigabytes(nbytes: float) -> str:
 
 @cache
 def _architectures() -> frozenset[str]:
-    """Those of the installed mlx-lm, which is read and not imported: that takes a second."""
+    """Those of the installed mlx-lm, found without importing it, which would take a second."""
     spec = find_spec("mlx_lm")
     places = (spec and spec.submodule_search_locations) or ()
     names: set[str] = set()
@@ -263,7 +265,7 @@ def _architectures() -> frozenset[str]:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What a file of weights says of each tensor."""
+    """The header of a weight file, by tensor."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         found: dict[str, Any] = json.loads(file.read(min(length, _MOST_HEADER_BYTES)))

@@ -1,4 +1,4 @@
-"""From a model's name, and how to run it, to the loaded model.
+"""Loads a model, from its name and options.
 
 A folder or a hub name comes in; every failure to load becomes a `ModelLoadError`.
 """
@@ -40,8 +40,8 @@ from akunu_py.text.tokenizer import Tokenizer
 _OWN_TEMPLATE: Final = ChatTemplate()
 
 _COUNTS_KEYS: Final = "afm7"
-"""The model of mlx-lm that takes the position of a query from the number of keys, which a bounded
-layer does not keep; `tests/cache/test_bounded_caches.py` finds it."""
+"""The mlx-lm model that takes a query's position from the number of keys, not all of which are kept
+in a bounded layer; `tests/cache/test_bounded_caches.py` finds it."""
 
 _LAYERS: Final = re.compile(r"n(um)?_(\w+_)?layers?")
 _MAX_POSITION: Final = 2**31 - 1  # MLX counts positions in 32 bits
@@ -49,9 +49,9 @@ _MAX_POSITION: Final = 2**31 - 1  # MLX counts positions in 32 bits
 
 @dataclass(frozen=True)
 class LoadedNetwork:
-    """A network as mlx-lm made it, with its adapter, in the layout that was chosen.
+    """A network as mlx-lm made it, with its adapter, in the chosen layout.
 
-    It has `parameters` weights of `nbytes`; `folder` and `adapter` are where its files are.
+    It has `parameters` weights of `nbytes`; its files are in `folder` and `adapter`.
     """
 
     network: nn.Module
@@ -69,9 +69,9 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
     """Loads a model; options that only an engine needs are ignored.
 
     Raises:
-        ModelLoadError: if it cannot be found, read or run; the text says which and what to do.
-        InvalidRequestError: if there is no such layout of weights, or the template's arguments have
-            a reserved name, or its keys and values cannot be quantized or bounded.
+        ModelLoadError: if it cannot be found, read or run; the message says why and what to do.
+        InvalidRequestError: if there is no such layout of weights, the template's arguments have a
+            reserved name, or its keys and values cannot be quantized or bounded.
     """
     options = ModelOptions(options) if isinstance(options, str) else options
     loaded = load_network(options, backend)
@@ -98,7 +98,7 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
 def _load_head(
     network: nn.Module, loaded: LoadedNetwork, options: ModelOptions, backend: Backend
 ) -> tuple[Head | None, str | None]:
-    """The head of a network, and what is wrong with one that does not load and is not asked for."""
+    """The head of a network, and the problem if it does not load and was not asked for."""
 
     def finish(step: nn.Module) -> nn.Module:
         if loaded.layout == "dense":
@@ -113,12 +113,12 @@ def _load_head(
     except ModelLoadError as error:
         if options.mtp is not None:
             raise
-        return None, f"The model's head for drafting is not used: {error}"
+        return None, f"The model's drafting head is not used: {error}"
 
 
 def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> LoadedNetwork:
-    """Loads a network, its adapter and its tokenizer; dense weights are not evaluated yet, and none
-    are if it is for several ranks."""
+    """Loads a network, its adapter and its tokenizer. Dense weights are not evaluated yet; with
+    several ranks, no weights are."""
     folder = find_model(options.name)
     name = model_name(options.name, folder)
     _check_memory(folder, weight_bytes(folder) // ranks)
@@ -176,14 +176,14 @@ def _check_memory(folder: Path, needed: int) -> None:
     if needed > (free := free_device_bytes()):
         raise ModelLoadError(
             f"The weights in {folder} need {needed / 2**30:.1f} GiB of memory, and "
-            f"{free / 2**30:.1f} GiB are free: {MORE_MEMORY}, or take a model with fewer "
+            f"{free / 2**30:.1f} GiB are free: {MORE_MEMORY}, or choose a model with fewer "
             "weights or bits."
         )
 
 
 def _check_sizes(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
     """Refuses more layers than tensors, which mlx-lm would build for hours, and contexts that MLX
-    cannot count. Wrong sizes of tensors do not fit the weights, as mlx-lm says."""
+    cannot count. mlx-lm itself reports sizes that do not fit the weights."""
     for name, size in config.items():
         if isinstance(size, dict):
             _check_sizes(folder, size, tensors)
@@ -191,7 +191,7 @@ def _check_sizes(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
             has_layers = not _LAYERS.fullmatch(name) or size <= tensors or not tensors
             if not has_layers or (name in CONTEXT_KEYS and not 0 <= size <= _MAX_POSITION):
                 raise ModelLoadError(
-                    f"The config.json in {folder} says {name} {size}, which cannot be; download "
+                    f"The config.json in {folder} has {name} {size}, which is impossible; download "
                     "the model again."
                 )
 
@@ -199,8 +199,8 @@ def _check_sizes(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
 def fit_caches(
     network: nn.Module, options: ModelOptions, backend: Backend
 ) -> KVQuantization | None:
-    """How the caches of a network are quantized, if they are to be; an InvalidRequestError if they
-    cannot be quantized or bounded as the options say."""
+    """How the caches of a network are quantized, if the options ask for it. Raises an
+    InvalidRequestError if they cannot be quantized or bounded as the options say."""
     if options.max_kv_size is not None:
         check_bounded(network, options.max_kv_size)
     wanted = options.kv_quantization(backend.kv_form)
@@ -208,10 +208,10 @@ def fit_caches(
 
 
 def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantization:
-    """The quantization in a form that a network can run with, found by building a forward.
+    """The quantization in a form that a network can run with, found by building a forward pass.
 
-    Where attention does not take packed keys (multi-head latent attention, attention sinks), they
-    are dequantized for it.
+    Where attention does not accept packed keys (multi-head latent attention, attention sinks), they
+    are dequantized.
     """
     cache = make_kv_cache(network, 2, replace(wanted, start=0))
     if not cache.quantized_layers:
@@ -220,22 +220,22 @@ def fit_kv_quantization(network: nn.Module, wanted: KVQuantization) -> KVQuantiz
             "quantize; omit --kv-bits."
         )
     try:
-        network(mx.array([[0, 0]]), cache=cache.layers)  # it is built, and not computed
+        network(mx.array([[0, 0]]), cache=cache.layers)  # it is built but not computed
     except InvalidRequestError:
         raise
     except Exception as error:
         if wanted.form == "packed":
             return fit_kv_quantization(network, replace(wanted, form="dequantized"))
         raise InvalidRequestError(
-            "This model computes with its caches itself, so they cannot be quantized; "
+            "This model reads its caches with its own code, so they cannot be quantized; "
             "omit --kv-bits."
         ) from error
     return wanted
 
 
 def check_bounded(network: nn.Module, max_size: int) -> None:
-    """Builds forwards with more tokens than the layers of a cache keep; an InvalidRequestError if
-    no layer keeps all tokens, or one needs them all."""
+    """Builds forward passes with more tokens than the layers of a cache keep. Raises an
+    InvalidRequestError if no layer keeps all tokens, or one needs them all."""
     bounded = make_kv_cache(network, max_size + 3, max_size=max_size)
     unbounded = make_kv_cache(network, 1).kinds
     possible = bounded.kinds != unbounded and LayerCache.__name__ not in bounded.kinds
@@ -285,21 +285,22 @@ def _add_adapter(network: nn.Module, folder: Path) -> None:
 
 
 def _merge_adapter(network: nn.Module) -> None:
-    """Adds the adapter's layers to the dense weights that they change: they cost nothing then.
+    """Merges the adapter's layers into the dense weights that they change, so that they cost
+    nothing.
 
-    Not for quantized weights: quantizing the sum would change the answers.
+    Quantized weights are left alone: quantizing the sum would change the answers.
     """
     layers = [
         (path, layer.fuse(dequantize=True))
         for path, layer in network.named_modules()
-        if hasattr(layer, "fuse")  # mlx-lm's adapters have it, and only they
+        if hasattr(layer, "fuse")  # only mlx-lm's adapters have it
     ]
     network.update_modules(tree_unflatten(layers))
     mx.eval(network.parameters())
 
 
 def _what_failed(folder: Path, error: BaseException) -> str:
-    """One sentence that says why a folder did not load."""
+    """A sentence that says why a folder did not load."""
     reason = _in_one_line(error)
     if unknown := re.search(r"Model type (\S+) not supported", reason):
         return (
@@ -310,9 +311,9 @@ def _what_failed(folder: Path, error: BaseException) -> str:
     if (is_unread or "parameters" in reason) and (fault := fault_of_weights(folder)):
         return fault
     if is_unread:
-        return f"The weights in {folder} cannot be read, so download them again ({reason})."
+        return f"The weights in {folder} cannot be read; download them again ({reason})."
     if "trust_remote_code" in reason:
-        return f"{folder} runs Python code of its own; if you trust it, use --trust-remote-code."
+        return f"{folder} runs its own Python code; if you trust it, add --trust-remote-code."
     if "parameters" in reason:
         return f"The weights in {folder} do not fit its config.json ({reason[:200]})."
     return f"{folder} does not load ({reason[:300]})."

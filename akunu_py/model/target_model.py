@@ -1,6 +1,6 @@
-"""TargetModel: a model loaded through mlx-lm, which computes forwards and prefills on caches.
+"""TargetModel: a model loaded through mlx-lm, which computes forward passes and prefills on caches.
 
-Sizes and names are for the callers; what to draft and which tokens to choose is their concern.
+It also has sizes and names for its callers, who decide what to draft and which tokens to choose.
 """
 
 import json
@@ -38,40 +38,41 @@ from akunu_py.text.json_schema import one_line
 from akunu_py.text.tokenizer import Tokenizer
 
 PREFILL_STEP: Final = 512
-"""Prompt tokens per forward, if nobody says how many."""
+"""The default number of prompt tokens per forward pass."""
 FORWARDS_PER_CLEANUP: Final = 256
-"""How often MLX gives freed buffers back; a growing context leaves ever larger ones."""
+"""How often MLX returns freed buffers; a growing context leaves larger and larger ones."""
 REST_S: Final = 0.02
-"""How long other ranks sleep between two looks for a message while there is no request: MLX keeps a
-core busy while it waits."""
+"""How long other ranks sleep between two checks for a message while there is no request: a wait in
+MLX keeps a core busy."""
 
 _PLAIN: Final = (bool, int, float, str)
 _UNSIGNED: Final = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 _SAMPLES: Final = 64
-"""Values of each weight that a fingerprint has in order; of the others it has the sum."""
+"""How many values of each weight enter a fingerprint in order; of the rest, only the sum does."""
 _SEES_AHEAD: Final = "phi3small"
-"""The model of mlx-lm whose tokens see later ones; `tests/test_architectures.py` finds it."""
+"""The mlx-lm model whose tokens see later ones; `tests/test_architectures.py` finds it."""
 
 
 class TargetModel:
-    """The model whose text is generated, and which verifies drafts.
+    """The model that generates the text and verifies drafts.
 
     Args:
         network: an mlx-lm model, evaluated.
         config: its `config.json`.
         adapter: the folder of its adapter, if it has one.
         head: its head, made for this network.
-        original: the network as mlx-lm made it, if `network` is a faster form of it; benchmarks
-            compare with it.
+        original: the network as mlx-lm made it, if `network` is a faster form of it; for
+            comparisons in benchmarks.
         max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
         vector_attention: the limits of an attention kernel that may be faster in parts, or None.
 
     Attributes:
-        row_split: which forwards compute their attentions in parts; None if none may.
-        padding: the tokens that a drafted round is padded to, by its own; see `CostCurve.padding`.
-        pads_batches: whether sequences that share a forward are padded to the same number of rows.
-        ranks: which processes compute its forwards, for the user; None if this one does.
-        head: what it brings to draft with; None if it brings nothing, or nothing that fits.
+        row_split: which forward passes compute their attentions in parts; None if none may.
+        padding: the tokens that a drafted round is padded to, by its tokens; see
+            `CostCurve.padding`.
+        pads_batches: whether sequences that share a forward pass are padded to as many rows.
+        ranks: which processes compute its forward passes, for the user; None if only this one.
+        head: its drafting head; None if it has none, or none that fits.
         why_no_head: what is wrong with its head, for the user; None if nothing is.
         forwards: how many were built.
     """
@@ -117,11 +118,11 @@ class TargetModel:
 
     @cached_property
     def why_no_drafts(self) -> str | None:
-        """One line for the user if drafts would change answers or cannot be dropped."""
+        """A line for the user if drafts would change answers or cannot be dropped."""
         if self.config.get("model_type") == _SEES_AHEAD:
             return (
-                "Speculation is off: in mlx-lm's form of this model, a token sees those after it "
-                "in the same forward, so drafts would change the answer."
+                "Speculation is off: in mlx-lm's form of this model, a token sees later tokens of "
+                "the same forward pass, so drafts would change the answer."
             )
         return no_rollback_reason(self.make_cache(1))
 
@@ -136,17 +137,17 @@ class TargetModel:
 
     @property
     def context_length(self) -> int:
-        """How many tokens the model was trained for."""
+        """The context length that the model was trained for."""
         return self._setting(*CONTEXT_KEYS) or FALLBACK_CONTEXT
 
     @property
     def names_head(self) -> bool:
-        """Whether its configuration names a head to draft with; its files may have none."""
+        """Whether its configuration names a drafting head; its files may have none."""
         return bool(self._setting("mtp_num_hidden_layers", "num_nextn_predict_layers"))
 
     def _setting(self, *names: str) -> int | None:
-        """The first whole number with one of these names in the configuration, or else in what
-        mlx-lm assumes where that is silent. The text part of a model that also sees comes first."""
+        """The first whole number with one of these names in the configuration, or else among
+        mlx-lm's defaults. In a vision-language model, the text part comes first."""
         parts = (self.network, getattr(self.network, "language_model", None))
         assumed = [vars(args) for part in parts if (args := getattr(part, "args", None))]
         for settings in (self.config.get("text_config") or {}, self.config, *assumed):
@@ -182,8 +183,8 @@ class TargetModel:
 
     @cached_property
     def is_coarse(self) -> bool:
-        """Whether it computes in 16 bits or quantizes its keys and values: logits then differ much
-        more between forwards of different sizes than in float32."""
+        """Whether it computes in 16 bits or quantizes its keys and values: logits of forward passes
+        of different sizes then differ much more than in float32."""
         weights = (weight for _, weight in tree_flatten(self.network.parameters()))
         return self.kv_quantization is not None or any(
             mx.issubdtype(weight.dtype, mx.floating) and weight.dtype.size < mx.float32.size
@@ -206,7 +207,7 @@ class TargetModel:
 
     @property
     def kv_cache_form(self) -> str | None:
-        """How its caches are quantized or bounded, for the user; None if they are not."""
+        """How its caches are quantized or bounded, for the user; None if they are neither."""
         if self.max_kv_size is not None:
             return f"the first {KEPT_TOKENS} and the last tokens, {self.max_kv_size:,} in all"
         if self.kv_quantization is None:
@@ -215,7 +216,7 @@ class TargetModel:
         return f"{self.kv_quantization}, in {cache.quantized_layers} of {len(cache.layers)} layers"
 
     def make_cache(self, capacity: int, *, quantized_start: int | None = None) -> KVCache:
-        """An empty cache for `capacity` tokens; if asked, quantized from another length on."""
+        """An empty cache for `capacity` tokens, quantized from the usual or the given length on."""
         quantization = self.kv_quantization
         if quantization is not None and quantized_start is not None:
             quantization = replace(quantization, start=quantized_start)
@@ -227,7 +228,7 @@ class TargetModel:
         return cache
 
     def sample_cache(self) -> KVCache:
-        """A cache that holds a token, whose form all others have."""
+        """A cache that holds a token; all others have its form."""
         cache = self.make_cache(1)
         self.append(mx.array([0]), cache)
         self._read_pairs(cache, [0, 0])
@@ -246,7 +247,7 @@ class TargetModel:
         return Rollback.REPLAY if cache.rollback(2) else Rollback.RECURRENCE
 
     def guard(self) -> AbstractContextManager[None]:
-        """Surrounds code that reads results: a lost rank raises a `RankError` in it."""
+        """A context for code that reads results: a lost rank raises a `RankError` in it."""
         return nullcontext()
 
     def on_lost(self, tell: Callable[[Exception], object]) -> None:
@@ -260,15 +261,15 @@ class TargetModel:
         return 0.0
 
     def cache_bytes(self, capacity: int) -> float:
-        """The most bytes that a cache for this many tokens ever takes, without checkpoints."""
+        """The most bytes of a cache for this many tokens, without checkpoints."""
         least, more, whole = self._cache_sizes
         start = 0 if self.kv_quantization is None else self.kv_quantization.start
         return least + max(more * capacity, whole * min(capacity, start))
 
     @cached_property
     def _cache_sizes(self) -> tuple[float, float, float]:
-        """Bytes of an empty cache, of a token (quantized if it will be), and of one that is not
-        quantized; from forwards that are built and not computed."""
+        """The bytes of an empty cache, of a token (quantized, if it will be), and of a token before
+        quantization; from forward passes that are built but not computed."""
         caches = [self.make_cache(self.context_length, quantized_start=0)]
         if self.kv_quantization is not None:
             caches.append(self.make_cache(self.context_length, quantized_start=self.context_length))
@@ -276,7 +277,7 @@ class TargetModel:
             for cache in caches:
                 self.network(mx.array([[0]]), cache=cache.layers)
                 self._read_pairs(cache, [0, 0])
-        except Exception as error:  # its sizes fit the weights, and something else does not
+        except Exception as error:  # the sizes fit the weights, but something else does not
             why = f"{self.name} cannot compute what its config.json says ({one_line(str(error))})."
             raise ModelLoadError(why) from error
         least = caches[0].estimate(0)
@@ -289,14 +290,15 @@ class TargetModel:
             self._intercepts = True
 
     def _read_pairs(self, cache: KVCache, tokens: Sequence[int], at: int = 0) -> None:
-        """Lets the head read the last forward, which began at a position; see `HeadCache.note`."""
+        """Lets the head read the last forward pass, which began at a position; see
+        `HeadCache.note`."""
         if cache.head is not None:
             cache.head.note(self.take_hidden(), tokens, at)
             cache.head.read()
 
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
-        """Appends tokens, `[positions]`, to a cache that has room for them, and predicts the token
-        after each of them: lazy logits `[positions, vocabulary]`."""
+        """Appends tokens `[positions]` to a cache that has room for them, and predicts the token
+        after each: lazy logits `[positions, vocabulary]`."""
         self._begin(_first_sequence)
         split = self._split_for(tokens.size, cache.length)
         with record(cache.recording), attending(split):
@@ -309,17 +311,17 @@ class TargetModel:
         return split if split is not None and split.applies(rows, context) else None
 
     def append(self, tokens: mx.array, cache: KVCache) -> None:
-        """Appends tokens as `forward` does, and predicts nothing."""
+        """Appends tokens like `forward`, but predicts nothing."""
         self.forward(tokens, cache)
 
     def forward_batch(
         self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int]
     ) -> mx.array:
-        """Appends tokens to the caches of several sequences, in one forward; see
-        `decoding/batch.py` for the models that can do this.
+        """Appends tokens to the caches of several sequences in one forward pass;
+        `decoding/batch.py` knows which models can do this.
 
-        `tokens` are `[rows]`, `counts` of each sequence, one after the other. Returns lazy logits
-        `[rows, vocabulary]`.
+        `tokens` are `[rows]`, `counts` of each sequence, in order. Returns lazy logits `[rows,
+        vocabulary]`.
         """
         self._intercept()
         batch = BatchedCaches(caches, counts, pads=self.pads_batches)
@@ -331,8 +333,9 @@ class TargetModel:
         return batch.rows_of(logits)
 
     def take_hidden(self) -> mx.array:
-        """The lazy hidden states `[rows, hidden_size]` of the last forward, as the head takes them,
-        in the order of its logits. They can be taken once, and are dropped at the next forward."""
+        """The lazy hidden states `[rows, hidden_size]` of the last forward pass, in the form that
+        the head takes and in the order of the logits. They can be taken once, and are dropped at
+        the next pass."""
         states = None if self._watched is None else self._watched.take()
         if states is None:
             raise ValueError("There are no hidden states: no head is loaded, or they were taken.")
@@ -363,11 +366,11 @@ class TargetModel:
         """Computes the cache of prompt tokens, a chunk at a time; yields how many are done.
 
         Args:
-            step: how many tokens the next chunk has; one also ends where the cache begins to be
-                quantized.
-            overlaps: whether to build the graph of a chunk while the last one is computed; callers
-                must then neither stop nor look into the cache between two chunks.
-            observe: called with the lazy logits of each chunk; without it they are not computed.
+            step: how many tokens the next chunk has; a chunk also ends where quantization of the
+                cache begins.
+            overlaps: whether to build the graph of a chunk while the previous one is computed;
+                callers must then neither stop nor look into the cache between two chunks.
+            observe: called with the lazy logits of each chunk; without it, they are not computed.
             ends: lengths of the cache at which a chunk must end.
         """
         done = 0
@@ -381,7 +384,7 @@ class TargetModel:
                 self.append(mx.array(list(chunk)), cache)
             self._read_pairs(cache, chunk, cache.length - len(chunk))
             if overlaps and done:
-                mx.synchronize()  # MLX writes in place only where no forward in flight reads
+                mx.synchronize()  # MLX writes in place only where no forward pass in flight reads
                 mx.clear_cache()
                 yield done
             cache.submit()

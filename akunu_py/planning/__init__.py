@@ -1,1 +1,1 @@
-"""Planning: what a forward costs on this machine, and how long a draft should be."""
+"""Planning: what a forward pass costs on this machine, and how long a draft should be."""

@@ -1,7 +1,7 @@
-"""BatchPlanner: plans the drafts of sequences that decode together, by the cost of their forwards.
+"""BatchPlanner: plans the drafts of sequences that decode together, by the cost of their passes.
 
-Each sequence plans its drafts as if it were alone. Here they are cut to what they are worth in
-company, where a row of one sequence may cost all of them more or less than it would cost it alone.
+Each sequence plans its drafts as if it were alone. Here they are cut to the lengths that pay in a
+batch, where a row of one sequence may cost more or less than it would cost that sequence alone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from akunu_py.planning.trials import MIN_SAVING, PROBE_AFTER, PipelineGain
 from akunu_py.tokens import Origin
 
 CostsOf = Callable[[int], LiveCosts | None]
-"""The costs of forwards over a number of sequences, by their rows; None if they are not known."""
+"""The costs of passes over a number of sequences, by rows; None if they are unknown."""
 
 
 class Company(NamedTuple):
-    """Sequences that share a forward: how many, the tokens in all their caches, and whether each
-    costs what the longest does."""
+    """Sequences that share a forward pass: how many, the tokens in all their caches, and whether
+    each costs as much as the longest."""
 
     sequences: int
     context: int
@@ -39,11 +39,11 @@ class BatchPlanner:
         self._rates = rates
         self._pipeline_gain = PipelineGain()
         self._after_step = False  # whether nothing was drafted in the last forward
-        self._refused = 0  # how many times in a row guesses did not pay
+        self._refused = 0  # how often in a row guesses did not pay
 
     def guesses_pay(self, chains: Sequence[Chain], company: Company) -> bool:
-        """Whether a round is faster if every network guesses a token, the time of the guesses
-        included. Now and then they guess anyway, to learn how often they are right."""
+        """Whether a round is faster if every network guesses a token, including the time of the
+        guesses. Now and then they guess anyway, to learn how often they are right."""
         table = self._table(company)
         if table is None:
             return True
@@ -54,13 +54,13 @@ class BatchPlanner:
         gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
         plain = sequences / table[sequences - 1]
         pays = (sequences + gained) / (table[rows - 1] + spent) > plain
-        # For two rounds: no network is asked while a step is in flight.
+        # For two rounds: no network guesses while a step is in flight.
         self._refused = 0 if pays or self._refused > PROBE_AFTER else self._refused + 1
         return pays or self._refused >= PROBE_AFTER
 
     def lengths(self, drafts: Sequence[Draft], kept: Sequence[int], company: Company) -> list[int]:
-        """How many tokens of each draft the next forward verifies. `kept` has the length of each
-        draft that may not be cut, and 0 for the others."""
+        """How many tokens of each draft the next forward pass verifies. `kept` has the length of
+        each draft that must not be cut, and 0 for the others."""
         lengths, speedup = self._share(drafts, kept, company)
         if self._after_step:
             self._note(speedup)
@@ -75,11 +75,11 @@ class BatchPlanner:
         *,
         pipelined: bool,
     ) -> bool | None:
-        """Whether single steps of all should be submitted before the forward in flight is read,
-        where `forecasts` would be verified instead; None if nothing is known of costs.
+        """Whether a single step of each should be submitted before the forward pass in flight is
+        read; otherwise, `forecasts` would be verified. None if the costs are unknown.
 
         Args:
-            pipelined: whether these were made while a step was in flight.
+            pipelined: whether the forecasts were made while a step was in flight.
         """
         guessed = {Origin.HEAD, Origin.MODEL}
         if self._table(company) is None:
@@ -103,8 +103,8 @@ class BatchPlanner:
     def _share(
         self, drafts: Sequence[Draft], kept: Sequence[int], company: Company
     ) -> tuple[list[int], float]:
-        """The lengths that bring most tokens per second, and how many times as fast they are as
-        single steps of all: 1 without costs, 0 if more rows are kept than costs are known for."""
+        """The lengths that give the most tokens per second, and their speedup over a single step of
+        each: 1 without costs, 0 if more rows are kept than costs are known for."""
         sequences, lengths = company.sequences, [len(draft) for draft in drafts]
         table = self._table(company) if any(lengths) else None
         if table is None:
@@ -126,8 +126,8 @@ class BatchPlanner:
 def _share_padded(
     probs: Sequence[Sequence[float]], kept: Sequence[int], seconds: Sequence[float]
 ) -> tuple[list[int], float]:
-    """`share_rows` for a forward that pads all drafts to the longest; `seconds` are those with 0,
-    1, 2 ... tokens of each."""
+    """`share_rows` for a forward pass that pads all drafts to the longest; `seconds` are its times
+    with 0, 1, 2 ... tokens of each."""
     expected = [expected_tokens(own) for own in probs]
     most, best = max(kept), 0.0
     for length in range(most, min(len(seconds), max(map(len, expected)))):

@@ -1,8 +1,8 @@
-"""CostCurve: the seconds that a forward of the loaded model takes on this machine.
+"""CostCurve: the seconds that a forward pass of the loaded model takes on this machine.
 
 It interpolates measured points to any number of tokens at any context. A pipelined single step and
 a synchronised round have different costs, because a loop that waits for each result leaves the
-device idle while it builds the next forward. Knows no model and no clock.
+device idle while it builds the next pass. It knows no model and no clock.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _MAX_S: Final = 3600.0
 _MAX_TOKENS: Final = 4096
 _MAX_CONTEXT: Final = 1 << 40
 _PLAUSIBLE_FACTOR: Final = 5.0
-"""How many times more than one round over one token per token a round may cost."""
+"""A plausible round costs at most this many times as much per token as a round over one token."""
 _PLAUSIBLE_FALL: Final = 0.25
-"""The part by which a round over more tokens may be faster than one over a single token: kernels
-for one row can be slower, but other work on the machine explains a larger difference better."""
+"""The fraction by which a round over more tokens may be faster than one over a single token:
+kernels for one row can be slower, but a larger difference is more likely due to other work."""
 
 CLEARLY_FASTER: Final = 0.95
-"""What takes less than this part of the usual way's time replaces it; more may be noise."""
+"""An alternative must take less than this fraction of the usual time; otherwise it may be noise."""
 
 MEASURED: Final = 0.01
-"""The doubt of what was measured on this machine while it was idle."""
+"""The doubt of costs that were measured on this machine while it was idle."""
 
 DOUBTFUL: Final = 0.5
-"""The doubt of anything else: at 17 tokens, twice it is a factor of 8."""
+"""The doubt of all other costs: at 17 tokens, two standard deviations are a factor of 8."""
 
 
 @dataclass(frozen=True)
 class CostLevel:
-    """What was measured at one context length.
+    """The measurements at one context length.
 
     Attributes:
-        context: tokens in the cache before the forward.
+        context: tokens in the cache before the forward pass.
         decode_s: seconds of a pipelined single step.
         verify_s: pairs of a number of tokens and the seconds of a synchronised round over them,
             ascending, the first for 1 token.
-        split_rows: the most tokens of a forward whose attention is faster in parts; 0 if none is.
+        split_rows: the most tokens of a pass whose attention is faster in parts; 0 if none is.
     """
 
     context: int
@@ -57,12 +57,12 @@ class CostLevel:
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.verify_s]
         if sizes[:1] != [1] or any(a >= b for a, b in pairwise(sizes)):
-            raise ValueError(f"rounds must be of 1 token and more, ascending, not of {sizes}")
+            raise ValueError(f"the sizes of rounds must ascend from 1 token, but are {sizes}")
         if sizes[-1] > _MAX_TOKENS or not 0 <= self.context <= _MAX_CONTEXT:
-            raise ValueError(f"no forward takes {sizes[-1]} tokens at context {self.context}")
+            raise ValueError(f"no forward pass takes {sizes[-1]} tokens at context {self.context}")
         seconds = [self.decode_s, *(cost for _, cost in self.verify_s)]
         if not all(_MIN_S < cost < _MAX_S for cost in seconds):
-            raise ValueError(f"no forward takes such times: {seconds}")
+            raise ValueError(f"no forward pass takes such times: {seconds}")
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ class CostCurve:
     """Costs between and beyond the measured points; they never fall with tokens or with context.
 
     Args:
-        levels: by context, ascending. The first has all points. The others may have fewer: they
-            only say how much a longer context adds.
+        levels: by context, ascending. The first has all points. The others may have fewer, because
+            they only show how much a longer context adds.
         blas_threads: how many threads the BLAS of a CPU used, if that was chosen for the model.
-        doubt: how far the ratio of a round's cost to a step's may be off: the standard deviation
-            of its logarithm, per root of an octave of rows.
+        doubt: how far the ratio of a round's cost to a step's may be off: the standard deviation of
+            its logarithm, per root of an octave of rows.
         measured_at: in seconds since 1970.
         load: how many processes wanted each core of the machine just before.
-        is_padded: whether rounds cost what those cost that they are padded to.
-        row_class: the forwards that compute a row alike; None if there are none, or nobody looked.
+        is_padded: whether rounds have the costs of the sizes that they are padded to.
+        row_class: the forward passes that compute identical rows; None if the search was not made.
     """
 
     levels: tuple[CostLevel, ...]
@@ -92,7 +92,7 @@ class CostCurve:
     def __post_init__(self) -> None:
         contexts = [level.context for level in self.levels]
         if not contexts or contexts != sorted(set(contexts)):
-            raise ValueError(f"levels must be of ascending contexts, not {contexts}")
+            raise ValueError(f"the contexts must ascend, but are {contexts}")
 
     @property
     def longest(self) -> int:
@@ -101,8 +101,8 @@ class CostCurve:
 
     @cached_property
     def padding(self) -> dict[int, int]:
-        """How many tokens to pad rounds to, by their tokens: where that is clearly faster at the
-        shortest context, because kernels for many rows can be faster than those for few."""
+        """How many tokens to pad rounds to, by their tokens, where that is clearly faster at the
+        shortest context: kernels for many rows can be faster than those for few."""
         measured = self.levels[0].verify_s
         found = {}
         for tokens in range(2, self.longest):
@@ -122,7 +122,7 @@ class CostCurve:
         return replace(self, is_padded=False)
 
     def with_steps_of(self, rows: int) -> CostCurve:
-        """The same, where steps and shorter rounds are padded to this many rows."""
+        """The same curve, with steps and shorter rounds padded to this many rows."""
         if rows == 1:
             return self
         levels = []
@@ -136,8 +136,8 @@ class CostCurve:
         return replace(self, levels=tuple(levels))
 
     def decode_s(self, context: int) -> float:
-        """Seconds of a single step in a pipelined loop: at most those of a round over one token,
-        because pipelining never costs time, so a slower step was measured at a bad moment."""
+        """Seconds of a single step in a pipelined loop, at most those of a round over one token:
+        pipelining never costs time, so a slower step was measured at a bad moment."""
         return _along(self._contexts, self._steps, context)
 
     def verify_s(self, tokens: int, context: int) -> float:
@@ -151,7 +151,7 @@ class CostCurve:
         return [self.verify_s(size, context) for size in range(1, tokens + 1)]
 
     def as_json(self) -> dict[str, Any]:
-        """The measured points, as `from_json` reads them."""
+        """The measured points, in the form that `from_json` reads."""
         known = {
             "padded": self.is_padded or None,
             "blas_threads": self.blas_threads,
@@ -173,7 +173,7 @@ class CostCurve:
 
     @classmethod
     def from_json(cls, data: Any) -> CostCurve:
-        """Reads the output of `as_json`; a ValueError says what is wrong or implausible."""
+        """Reads the output of `as_json`; raises a ValueError that says what is wrong."""
         try:
             levels = tuple(
                 CostLevel(
@@ -195,20 +195,21 @@ class CostCurve:
                 else RowClass.from_json(row),
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"no cost curve: {error!r}") from error
+            raise ValueError(f"not a cost curve: {error!r}") from error
         curve.check_plausible()
         return curve
 
     def check_plausible(self) -> None:
-        """Raises a ValueError if other work on the machine must have distorted the costs: if rounds
-        over more tokens are clearly faster than over one, or slower than one by one."""
+        """Raises a ValueError if other work on the machine must have distorted the costs: if a
+        round over several tokens is clearly faster than one over one token, or slower than single
+        steps."""
         for level in self.levels:
             one, step = level.verify_s[0][1], level.decode_s
             if not one / (2 * _PLAUSIBLE_FACTOR) <= step <= _PLAUSIBLE_FACTOR * one:
-                raise ValueError(f"a step takes {_ms(step)}, and a round of one token {_ms(one)}")
+                raise ValueError(f"a step takes {_ms(step)}, but a round of one token {_ms(one)}")
             for size, cost in level.verify_s:
                 if not (1.0 - _PLAUSIBLE_FALL) * one <= cost <= _PLAUSIBLE_FACTOR * size * one:
-                    raise ValueError(f"{size} tokens take {_ms(cost)}, and one takes {_ms(one)}")
+                    raise ValueError(f"{size} tokens take {_ms(cost)}, but one takes {_ms(one)}")
 
     @cached_property
     def _contexts(self) -> list[int]:
@@ -234,8 +235,8 @@ class CostCurve:
 
     @cached_property
     def _added(self) -> list[list[tuple[int, float]]]:
-        """For each level after the first, the seconds that its context adds to a round, by size:
-        at no size less than at the level before."""
+        """For each level after the first, the seconds that its context adds to a round, by size; at
+        no size less than at the previous level."""
         added: list[list[tuple[int, float]]] = []
         before = [(1, 0.0)]
         for level in self.levels[1:]:
@@ -257,8 +258,8 @@ class CostCurve:
 
 
 def never_falling(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The nearest points that never fall, by isotonic regression (pool adjacent violators):
-    neighbours that fall are replaced by their mean."""
+    """The nearest points that never fall, by isotonic regression (pool adjacent violators): falling
+    neighbours are replaced by their mean."""
     pools: list[tuple[float, int]] = []
     for _, value in points:
         mean, count = value, 1
@@ -284,8 +285,8 @@ def _between(points: Sequence[tuple[int, float]], size: int) -> float:
 
 
 def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> float:
-    """Linear in the context, constant before the first level; beyond the last one it continues the
-    line from the first to the last, because attention adds the same time for every token."""
+    """Linear interpolation in the context, constant before the first level. Beyond the last, it
+    continues the line from the first to the last, because attention adds a fixed time per token."""
     if len(contexts) == 1 or context <= contexts[-1]:
         return _between(list(zip(contexts, values, strict=True)), context)
     rise = (values[-1] - values[0]) / (contexts[-1] - contexts[0])

@@ -1,8 +1,8 @@
-"""KnownCosts: what forwards of a model cost here, which of them compute a row alike, and how exact
-answers are therefore.
+"""KnownCosts: what forward passes of a model cost here, which of them compute identical rows, and
+how exact answers are therefore.
 
-All of it is looked up when a request first needs it, and learnt from requests. Who measures it is
-the caller's concern.
+All of it is looked up when a request first needs it, and learnt from requests. Measuring is left to
+the caller.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from akunu_py.planning.theory import MAX_BATCH_ROWS, affordable, price_of_blocks
 
 
 class KnownCosts:
-    """What all requests share of costs, each set of them made when it is first needed.
+    """The costs that all requests share; each set of them is made when it is first needed.
 
     Args:
-        find: returns what is known or expected of what forwards cost.
+        find: returns the known or expected costs of forward passes.
         drafts: whether there can be drafts, which could change an answer.
 
     Attributes:
-        measured: the measured costs; None until they were needed. Any thread may read it.
-        block_rows: the rows of all forwards of an exact answer where no sizes are alike.
-        most_price: what forwards that compute a row alike may cost to be looked for: anything, once
-            an exact answer was asked for.
+        measured: the measured costs; None until they are needed. Any thread may read it.
+        block_rows: the rows of all forward passes of an exact answer if there is no row class.
+        most_price: what forward passes that compute identical rows may cost to be looked for:
+            anything, once an exact answer was asked for.
     """
 
     def __init__(self, find: Callable[[], CostCurve], *, drafts: bool = True) -> None:
@@ -40,21 +40,21 @@ class KnownCosts:
         self._expected: CostCurve | None = None
         self._alone: dict[int, LiveCosts] = {}  # by what steps are padded to
         self._together: dict[int, LiveCosts] = {}
-        self._looked = -1.0  # the price at which a class was looked for
+        self._looked = -1.0  # the price at which a class was searched for
         self._priced: CostCurve | None = None
         self._usual: RowClass | None = None  # the class of answers that need not be exact
 
     def alone(self, padded: int = 1) -> LiveCosts:
-        """The costs that planners share whose steps are padded to so many rows."""
+        """The costs shared by planners whose steps are padded to this many rows."""
         if padded not in self._alone:
             curve = self._curve().with_steps_of(padded)
             self._alone[padded] = LiveCosts(curve, MAX_PLANNED_TOKENS + 1)
         return self._alone[padded]
 
     def together(self, sequences: int) -> LiveCosts | None:
-        """What forwards over this many sequences cost, by their rows and by the tokens that all
-        caches hold: at first, what one over as many rows of one sequence costs without padding.
-        None before any planner has needed costs."""
+        """The costs of passes over this many sequences, by rows and by the tokens in all caches. At
+        first, they are those of a pass over as many rows of one sequence, without padding. None
+        before any planner has needed costs."""
         if not self._alone:
             return None
         if sequences not in self._together:
@@ -62,7 +62,7 @@ class KnownCosts:
         return self._together[sequences]
 
     def step_s(self, context: int) -> float:
-        """Seconds of a step without a draft, as measured here; 0 where that is not known."""
+        """Seconds of a step without a draft, as measured here; 0 if that is unknown."""
         return self.alone().decode_s(context) if self._alone and self.measured else 0.0
 
     def _curve(self) -> CostCurve:
@@ -74,18 +74,19 @@ class KnownCosts:
 
     @property
     def wants_curve(self) -> bool:
-        """Whether planners use costs that should be measured while no request waits."""
+        """Whether planners use costs that should still be measured, while no request waits."""
         return bool(self._alone) and self.measured is None
 
     @property
     def wants_row_class(self) -> bool:
-        """Whether nobody has looked for forwards that compute a row alike, at `most_price`."""
+        """Whether nobody has looked for forward passes that compute identical rows, at
+        `most_price`."""
         known = self.measured
         is_known = known is None or known.row_class is not None or self.most_price <= self._looked
         return bool(self._alone) and not is_known
 
     def trust(self, curve: CostCurve) -> None:
-        """Gives the planners costs that were measured, unless they are doubted."""
+        """Gives the planners measured costs, unless these are doubtful."""
         if curve.doubt > MEASURED:
             return
         known, self.measured = self.measured, curve
@@ -98,9 +99,9 @@ class KnownCosts:
             costs.begin(curve.unpadded)
 
     def rows_of(self, options: Options) -> RowClass | int | None:
-        """The class of forwards that an answer stays in, or the rows of each of its forwards; None
-        if each has the rows that it needs. Without `--exact` and `--no-exact`, an answer stays in a
-        class, as far as one is known, if that costs next to nothing."""
+        """The row class that an answer stays in, or the rows of each of its forward passes; None if
+        each pass has the rows that it needs. Without `--exact` and `--no-exact`, an answer stays in
+        a class, as far as one is known, if that costs next to nothing."""
         if options.exact is False or not self._drafts:
             return None
         if options.exact and self.most_price == FREE:
@@ -117,12 +118,12 @@ class KnownCosts:
         return self._usual
 
     def exactness(self, options: Options) -> str:
-        """What drafts may change in an answer and what it costs that they do not, for the user."""
+        """How exact an answer is with drafts, and what that costs, for the user."""
         rows = self.rows_of(options)
         if rows is None:
             return "exact up to near-ties" if options.drafts and self._drafts else "exact"
         curve = self._curve()
         if isinstance(rows, int):
             return f"exact, in blocks, which costs {price_of_blocks(curve):.0%}"
-        alone = "" if options.exact else " if computed alone"
+        alone = "" if options.exact else " unless batched"
         return f"exact{alone}, which costs {price_of_class(curve, rows):.0%}"

@@ -1,6 +1,6 @@
-"""LiveCosts: what steps and rounds cost here, learnt from those of real requests.
+"""LiveCosts: what steps and rounds cost here, learnt from real requests.
 
-It begins with a `CostCurve` and its doubt, and corrects it. Knows no tokens and no models.
+It begins with a `CostCurve` and its doubt, and corrects it. It knows no tokens and no models.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from akunu_py.planning.cost_curve import CostCurve
 Vector = NDArray[np.float64]
 
 _NOISE: Final = 0.1
-"""How far the time of one round usually is from the cost, as a logarithm."""
+"""How far the time of a round usually is from its cost, as a logarithm."""
 
 _SCALE_DOUBT: Final = 10.0
-"""How much more doubtful than ratios is what all costs have in common. Published curves do not tell
-it; the first time does."""
+"""The shared scale of all costs is this much more doubtful than their ratios. Published curves do
+not have it; the first time measured here does."""
 
 _SCALE_DRIFT: Final = 0.02
-"""How far that usually moves from one round to the next: with heat and other work."""
+"""How far the scale usually moves from one round to the next, with heat and other work."""
 
 _OCTAVE_DOUBT: Final = 0.1
-"""The doubt that twice the context adds to ratios learnt at another one, per root of an octave of
-rows: in attention, kernels change with both."""
+"""The doubt that doubling the context adds to ratios learnt at another context, per root of an
+octave of rows: attention kernels change with both."""
 
 _PIPELINING: Final = 0.5
 """How far a round over one token is from a pipelined step, in octaves of rows."""
 
 _KNOWN: Final = 0.1
-"""What a step costs counts as known if its doubt is less than this."""
+"""The cost of a step counts as known if its doubt is less than this."""
 _STEPS_AT_ONCE: Final = 16
-"""So many single steps correct the costs together, by their median: a correction takes up to 4 % of
-a small model's step, and these steps are most rounds of a text that does not repeat."""
+"""This many single steps correct the costs together, by their median: a correction takes up to 4%
+of a small model's step, and such steps are most of the rounds in text that does not repeat."""
 _NOISE_OF_MEDIAN: Final = _NOISE * math.sqrt(math.pi / 2 / _STEPS_AT_ONCE)
 
 _CLIP: Final = 3.0
-"""A time that is further from the expected one than this many standard deviations is a surprise. It
-counts only if the last round, or the last one of its size, was a surprise in the same direction,
-and then as a time exactly this far off."""
+"""A time more than this many standard deviations from the expected one is a surprise. It counts
+only if the last round, or the last one of its size, was a surprise in the same direction, and then
+as a time exactly this far off."""
 _SURPRISE: Final = 0.25
-"""This part of the square of a surprise becomes doubt, so that the next one counts whole."""
+"""This fraction of the square of a surprise becomes doubt, so that the next one counts fully."""
 _MAX_SURPRISE: Final = 1.0
 _ANY_ROUND: Final = -1
 
@@ -60,13 +60,14 @@ _CONTEXTS_KEPT: Final = 32
 
 
 class LiveCosts:
-    """The expected time of a single step and of a round, now, and how doubtful their ratios are.
+    """The current expected time of a single step and of a round, and how doubtful their ratios are.
 
-    A Kalman filter over the logarithms of true over given costs: of a step, and of rounds over 1, 2
-    ... tokens, up to the `longest`. All share a scale, which is unknown at first and drifts. From a
-    step to the longest round, the rest is a Brownian motion along the logarithm of the rows: a time
-    corrects all longer rounds like its own, and shorter ones less the shorter they are. There is a
-    filter for each octave of contexts; a new one begins as the nearest.
+    This is a Kalman filter over the logarithms of true over given costs: of a step, and of rounds
+    over 1, 2 ... tokens, up to the `longest`. All share a scale, which is unknown at first and
+    drifts. From a step to the longest round, the rest is a Brownian motion along the logarithm of
+    the rows: a time corrects all longer rounds as much as its own, and shorter ones less the
+    shorter they are. There is a filter for each octave of contexts; a new one starts as a copy of
+    the nearest.
     """
 
     def __init__(self, curve: CostCurve, longest: int) -> None:
@@ -77,7 +78,7 @@ class LiveCosts:
         self.begin(curve)
 
     def begin(self, curve: CostCurve) -> None:
-        """Begins again, with another curve."""
+        """Starts over, with another curve."""
         self.curve = curve
         covariances = curve.doubt**2 * (_SCALE_DOUBT**2 + self._shape)
         self._filters = {
@@ -85,7 +86,7 @@ class LiveCosts:
             for level in curve.levels
         }
         self._tables: dict[int, Vector] = {}
-        # What is told until the next correction; many rounds ask in between.
+        # The values until the next correction; many rounds read them in between.
         self._costs: dict[int, list[float]] = {}
         self._doubts: dict[tuple[int, int], list[float]] = {}
 
@@ -114,13 +115,13 @@ class LiveCosts:
         return self._doubts[key]
 
     def has_observed(self, tokens: int, context: int) -> bool:
-        """Whether a round over this many tokens was observed at such a context."""
+        """Whether a round over this many tokens was observed at a similar context."""
         return tokens in self._filter(context).observed
 
     def observe(self, tokens: int, seconds: float, context: int) -> None:
-        """Learns from the time of a round, or with 0 tokens from that of a pipelined single step;
-        ignores rounds longer than `longest`, and impossible times. Once steps are known, several
-        of them count at once."""
+        """Learns from the time of a round, or with 0 tokens, of a pipelined single step. Ignores
+        rounds longer than `longest`, and impossible times. Once the cost of steps is known, several
+        of them are counted together."""
         if not (0 <= tokens <= self._longest and 0.0 < seconds < math.inf):
             return
         known = self._filter(context)
@@ -138,8 +139,8 @@ class LiveCosts:
                 known.steps.clear()
 
     def _correct(self, known: _Corrections, index: int, found: float, rounds: int = 1) -> None:
-        """Learns from `found`, the logarithm of the measured seconds over those of the curve: of a
-        round over `index` tokens, or of a step with 0; a median of `rounds` of them.
+        """Learns from `found`, the logarithm of measured seconds over the curve's: of a round over
+        `index` tokens, or with 0, of a step; a median of `rounds` of them.
         """
         noise = _NOISE if rounds == 1 else _NOISE_OF_MEDIAN
         covariances = known.covariances
@@ -197,9 +198,9 @@ class LiveCosts:
 class _Corrections:
     """Normally distributed corrections, as logarithms: `[1 + longest]`.
 
-    `steps` has those that single steps suggest and that have corrected nothing yet, `observed` the
+    `steps` has the corrections suggested by single steps and not applied yet, `observed` the
     numbers of tokens that were observed, and `surprises` the error of the last round of each
-    number, and of the last of any, 0 if it was no surprise.
+    number, and of the last round of any; 0 if it was no surprise.
     """
 
     means: Vector

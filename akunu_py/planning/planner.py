@@ -1,7 +1,7 @@
 """Planners: how many tokens of a draft the next round verifies.
 
-`DraftPlanner` takes the number, 0 included, that promises the most tokens per second here;
-`FixedPlanner` takes the same number every time. Neither can change what is emitted, only when.
+`DraftPlanner` picks the number (perhaps 0) that promises the most tokens per second here;
+`FixedPlanner` always picks the same number. Neither changes what is emitted, only when.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, PipelineGai
 from akunu_py.round import Round
 
 PROPOSAL_SHARE: Final = 0.02
-"""The part of all time that proposals may take that lead to no draft."""
+"""The fraction of all time that proposals without a draft may take."""
 
 USUAL_TOKEN_COST: Final = 0.12
-"""What verifying one draft token usually costs, in forwards: a compromise between the chips that
-were measured, for planners that do not know the costs."""
+"""What verifying one draft token usually costs, in forward passes: a compromise between the
+measured chips, for planners that do not know the costs."""
 
 _UNSURE: Final = 0.5
-"""They are made where a copy is less likely to be right than this."""
+"""Guesses are made if a copy is less likely to be right than this."""
 
 _MAX_RISE: Final = 3.0
-"""A proposal counts as at most this many times the usual one, because a pause is not its time."""
+"""The time of a proposal counts as at most this many usual ones: a pause is not part of it."""
 
 
 class Situation(NamedTuple):
-    """What a draft is planned for: tokens in the cache, and the most draft tokens that fit.
+    """The situation of a draft: the tokens in the cache, and the most draft tokens that fit.
 
-    The forward computes `replayed` tokens again, whatever the draft. If a single step is in flight
-    (`pipelined`), length 0 continues the pipeline; any other stops it, and the loop asks again,
-    with a new proposal, once the step is done. Guesses of a network took `guessing_s` seconds.
+    The forward pass computes `replayed` tokens again, whatever the draft. If a single step is in
+    flight (`pipelined`), length 0 continues the pipeline. Any other length stops it, and the loop
+    asks again, with a new proposal, once the step is done. A network's guesses took `guessing_s`
+    seconds.
     """
 
     context: int
@@ -51,10 +52,10 @@ class Situation(NamedTuple):
 
 
 class Planner(Protocol):
-    """Chooses the length of drafts. Never raises, whatever a drafter proposes. A class that derives
-    from this may leave out what it does not need.
+    """Chooses the length of drafts. It never raises, whatever a drafter proposes. A class that
+    derives from this may leave out what it does not need.
 
-    `saving` is the part of a step that the draft planned last is expected to save for each token.
+    `saving` is the fraction of a step that the last planned draft is expected to save per token.
     """
 
     saving: float
@@ -67,26 +68,27 @@ class Planner(Protocol):
         """Whether to ask the drafter for a proposal now; if not, the round has no draft."""
 
     def pipeline_gain(self, context: int) -> float:
-        """How much time is gained if the next single step is submitted before the result of the
-        one in flight is known, in steps; negative if it is better to wait for a draft."""
+        """The time gained, in steps, by submitting the next single step before the result of the
+        one in flight is known; negative if it is better to wait for a draft."""
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
-        """Whether a guess of a network is worth its time beside what was copied."""
+        """Whether a network's guess is worth its time, given the copy."""
         return not copy
 
     def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
-        """Whether another guess is, which is right with a probability if the draft is."""
+        """Whether another guess is worth its time; `next_prob` is its probability to be right if
+        the draft is."""
         return True
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
-        """The draft to verify, of one or more."""
+        """The best of one or more drafts."""
         return drafts[0]
 
     def choose(self, draft: Draft, now: Situation) -> int:
-        """How many tokens of a draft to verify: at most its length and what fits.
+        """How many tokens of a draft to verify: at most its length, and as many as fit.
 
-        If the draft has probabilities, its tokens are hidden and as many as fit, because they must
-        not decide; there may be fewer to verify.
+        For a draft with probabilities, the tokens are hidden, because they must not decide, and the
+        draft shown is as long as fits; the real one may be shorter.
         """
 
     def observe(self, outcome: Round) -> None:
@@ -94,15 +96,15 @@ class Planner(Protocol):
         return
 
     def observe_proposal(self, seconds: float) -> None:
-        """Learns how long a proposal took that led to no draft."""
+        """Learns how long a proposal without a draft took."""
         return
 
 
 class FixedPlanner(Planner):
-    """Verifies up to a number of tokens: `--num-draft-tokens N`.
+    """Verifies up to a fixed number of tokens: `--num-draft-tokens N`.
 
-    If the drafter says how likely they are, it verifies those that are worth their usual cost:
-    while the next token's gain per cost is above the draft's average so far.
+    If the drafter estimates probabilities, it verifies only tokens that are worth their usual cost:
+    as long as the next token's gain per cost is above the draft's average so far.
     """
 
     def __init__(self, num_draft_tokens: int) -> None:
@@ -138,7 +140,7 @@ class FixedPlanner(Planner):
 
 
 class DraftPlanner:
-    """Takes the length that promises the most tokens per second; 0 if none beats plain decoding.
+    """Picks the length that promises the most tokens per second; 0 if none beats plain decoding.
 
     It outlives requests, and may share costs and rates with planners of other requests. Live costs
     are made for one token more than `MAX_PLANNED_TOKENS`.
@@ -148,7 +150,7 @@ class DraftPlanner:
         if not isinstance(costs, LiveCosts):
             costs = LiveCosts(costs, MAX_PLANNED_TOKENS + 1)
         self._costs = costs
-        self._replays = False  # whether a rejection makes the next forward compute tokens again
+        self._replays = False  # whether the next pass computes tokens again after a rejection
         self._rates = rates or AcceptanceRates()
         self._declined = DeclinedDraft(self._rates)
         self._probes = Probes()
@@ -162,7 +164,7 @@ class DraftPlanner:
 
     @property
     def is_probe(self) -> bool:
-        """Whether the length chosen last was chosen to learn what it costs."""
+        """Whether the last length was chosen to learn its cost."""
         return self._probes.worth_s is not None
 
     def begin(self) -> None:
@@ -177,7 +179,7 @@ class DraftPlanner:
         if self._skips:
             self._skips -= 1
             return False
-        # The longer a proposal takes, and the more of them led to nothing, the rarer they are.
+        # The longer proposals take, and the more of them were empty, the rarer they become.
         steps = self._proposal_s / (PROPOSAL_SHARE * self._costs.decode_s(self._context))
         self._skips = min(int(steps), self._empty_proposals)
         self._empty_proposals += 1
@@ -190,8 +192,8 @@ class DraftPlanner:
         return self._pipeline_gain.of_step(self._costs.verify_s(1, context) / step - 1.0)
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
-        """Compares the copy alone with a guess that goes on with it if it agrees, and is drafted
-        in its place if not. Where no copy is sure, guesses are tried now and then."""
+        """Compares the copy alone with a guess, which the copy continues if it agrees, and which is
+        drafted in its place if not. If no copy is certain, guesses are tried now and then."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
@@ -214,13 +216,13 @@ class DraftPlanner:
         if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.step_s)):
             return False
         if now.pipelined:
-            self._skips = 0  # it is asked again once the step is done
+            self._skips = 0  # the loop asks again once the step is done
         else:
             guessed.made += 1
         return True
 
     def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
-        """Whether some number of guesses more is faster, if all are as likely as the next one."""
+        """Whether some number of further guesses is faster, if all are as likely as the next."""
         made, most = len(draft), min(now.limit, MAX_PLANNED_TOKENS)
         *_, before, expected = expected_tokens(draft.accept_probs)
         gain, best = expected - before, 0.0
@@ -249,9 +251,9 @@ class DraftPlanner:
         step = self._costs.decode_s(now.context)
         alone, *rounds = self._rounds(expected, now)
         if self._after_step:
-            # Learnt even if a step is in flight: it decides whether to pipeline the next one.
+            # Learnt even with a step in flight, because it decides whether to pipeline the next.
             self._pipeline_gain.drafted(step * max(map(truediv, expected[1:], rounds)))
-        # Stopping the pipeline costs a step that is not pipelined, before the next one that is.
+        # Stopping the pipeline costs one step that is not pipelined.
         refill = max(0.0, alone - step) if now.pipelined else 0.0
         plain = 1.0 / (alone if now.replayed else step)
         costs = (cost + refill for cost in rounds)

@@ -1,8 +1,8 @@
-"""RowClass: sizes of forwards that compute a row alike, to the bit.
+"""RowClass: sizes of forward passes that compute bit-identical rows.
 
-Kernels add in an order that depends on how many rows a forward has, and on how many keys it attends
-to. Between two numbers at which that changes, neither drafts nor padding change a bit of a row.
-Where there are no such sizes, exact answers are computed in blocks.
+The order in which kernels add depends on the number of rows of a forward pass and on the number of
+keys it attends to. Between two numbers at which it changes, neither drafts nor padding change a bit
+of a row. Where there are no such sizes, exact answers are computed in blocks.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 FREE: Final = 0.03
-"""Answers are exact without being asked to be, if that takes at most this fraction longer."""
+"""Answers are exact by default if that takes at most this fraction longer."""
 
 BLOCK_ROWS: Final = 3
-"""`--exact` where no sizes of forwards compute a row alike: the rows of every forward.
+"""`--exact` where no sizes of forward passes compute identical rows: the rows of every forward
+pass.
 
-Kernels for different sizes differ in the last bits, so two close logits can change places. So an
-exact answer is divided into blocks, and every forward computes one whole block: what is known of
-it, then the draft, then padding. A position then always has the same row of a forward of the same
-size over the same number of keys, whatever was drafted. (Thinking Machines, "Defeating
+Kernels for different sizes differ in the last bits, which can decide a near-tie between two logits.
+So an exact answer is divided into blocks, and every forward pass computes one whole block: its
+known tokens, then the draft, then padding. Whatever was drafted, a position always has the same row
+in a forward pass of the same size over the same number of keys. (Thinking Machines, "Defeating
 Nondeterminism in LLM Inference", 2025, use kernels with one order of summation for all sizes; MLX
 has none.)
 
-Three rows lose less where no draft fits than four do, and copies gain nearly as much.
+Three rows lose less than four where no draft fits, and gain nearly as much on copies.
 """
 
 _ANY: Final = 1 << 30
@@ -36,18 +37,18 @@ _ANY: Final = 1 << 30
 
 @dataclass(frozen=True)
 class RowClass:
-    """Forwards over `smallest` tokens or more compute a row alike, wherever it is among them;
-    without arguments, there are none.
+    """Forward passes over `smallest` tokens or more compute identical rows, wherever in the pass a
+    row is; without arguments, there are none.
 
     Attributes:
         smallest: what single steps are padded to.
-        levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward may
-            have from there on. None may go past the next of these numbers.
+        levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward pass
+            may have from there on. None may go past the next of these numbers.
         end: the number of keys from which on nothing is known; None if the last level has no end.
-        shared: the most rows of a batched forward, of several sequences, whose rows are alike too;
-            0 if none is.
-        rows: how many rows were compared to find it.
-        seconds: what that took.
+        shared: the most rows of a batched forward pass, over several sequences, whose rows are
+            identical too; 0 if there is none.
+        rows: how many rows were compared to find out.
+        seconds: how long that took.
     """
 
     smallest: int = 1
@@ -61,16 +62,16 @@ class RowClass:
         starts = [start for start, _ in self.levels]
         known = [*starts, math.inf if self.end is None else self.end]
         if starts[:1] != [0] or known != sorted(set(known)) or self.smallest < 1:
-            raise ValueError(f"no class of forwards has such levels: {known}")
+            raise ValueError(f"no class of forward passes has such levels: {known}")
 
     @property
     def allows_drafts(self) -> bool:
-        """Whether drafts fit."""
+        """Whether there is room for drafts."""
         return self.largest >= max(2, self.smallest)
 
     @property
     def largest(self) -> int:
-        """The most tokens of a forward after a short context."""
+        """The most tokens of a forward pass after a short context."""
         return self.levels[0][1]
 
     @cached_property
@@ -78,7 +79,8 @@ class RowClass:
         return [*(start for start, _ in self.levels), _ANY if self.end is None else self.end]
 
     def most(self, context: int) -> int:
-        """The most tokens of a forward after `context` others, padding not counted; 1 or more."""
+        """The most tokens of a forward pass after `context` others, padding not counted; 1 or
+        more."""
         keys = context + self.smallest
         level = bisect_right(self._bounds, keys)
         if level == len(self._bounds):
@@ -86,14 +88,14 @@ class RowClass:
         return max(1, min(self.levels[level - 1][1], self._bounds[level] - keys))
 
     def needs_padding(self, context: int) -> bool:
-        """Whether the padding of a step takes it past one of the numbers of keys: without it, among
-        rows of other sequences, it would be computed otherwise."""
+        """Whether padding takes a step past one of the numbers of keys: without it, among the rows
+        of other sequences, the step would be computed differently."""
         levels = (bisect_right(self._bounds, context + rows) for rows in (1, self.smallest))
         return len(set(levels)) > 1
 
     @property
     def unbounded(self) -> RowClass:
-        """The same, with drafts of any length where nothing is known."""
+        """The same class, but with drafts of any length where nothing is known."""
         if self.end is None:
             return self
         return replace(self, levels=(*self.levels, (self.end, _ANY)), end=None)
@@ -110,7 +112,7 @@ class RowClass:
 
     @classmethod
     def from_json(cls, data: Any) -> RowClass:
-        """Reads the output of `as_json`; a ValueError, KeyError or TypeError if it is none."""
+        """Reads the output of `as_json`; raises a ValueError, KeyError or TypeError for others."""
         levels = tuple((_whole(start), _whole(largest)) for start, largest in data["levels"])
         end = None if data["end"] is None else _whole(data["end"])
         smallest, shared, rows = (_whole(data[name]) for name in ("smallest", "shared", "rows"))
@@ -118,7 +120,7 @@ class RowClass:
 
     def __str__(self) -> str:
         sizes = dict.fromkeys((self.smallest, self.largest))
-        parts = [f"{' to '.join(map(str, sizes))} tokens compute a row alike"]
+        parts = [f"{' to '.join(map(str, sizes))} tokens compute identical rows"]
         parts += [
             f"from {start:,} tokens of context on, only up to {most}"
             for (_, before), (start, most) in pairwise(self.levels)
@@ -130,8 +132,8 @@ class RowClass:
 
 
 def runs_of(left: Sequence[str]) -> list[tuple[int, int]]:
-    """The sizes, from the smallest to the largest, that left the same; given what forwards over 1,
-    2 ... tokens left. Size 1 alone is none."""
+    """The ranges of sizes, smallest and largest, with the same outcome, given the outcomes of
+    forward passes over 1, 2 ... tokens. Size 1 alone is no range."""
     runs, size = [], 1
     for _, alike in groupby(left):
         largest = size + len(list(alike)) - 1

@@ -1,6 +1,6 @@
 """The arithmetic of speculation: the expected gain of a draft, and the acceptance it needs to pay.
 
-Pure functions of acceptance and costs.
+Pure functions of acceptance rates and costs.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _MIN_GAIN: Final = 1.03
 """A smaller speedup does not count as one."""
 
 MAX_BATCH_ROWS: Final = 64
-"""The most rows of a batched forward whose drafts are cut by `share_rows`; what is learnt of costs
-ends with them. Sequences that may not be cut may have more."""
+"""The most rows of a batched pass whose drafts `share_rows` cuts, and for which costs are learnt.
+Sequences whose drafts must not be cut may have more."""
 
 COPY_ACCEPTANCE: Final = 0.95
-"""How often the tokens of a copy are right, where text is repeated with changes."""
+"""How often the tokens of a copy are right if text is repeated with changes."""
 
 TIE: Final = 1e-9
-"""A longer draft must be faster by more than this part."""
+"""A longer draft must be faster by more than this fraction."""
 
 
 def expected_accepted(num_draft_tokens: int, acceptance: float) -> float:
-    """How many draft tokens are accepted on average, if each has the same probability: the sum over
+    """How many draft tokens are accepted on average if each has the same probability: the sum over
     k of a^k. akunu's book writes it as E = sum over k < D of k a^k (1 - a), + D a^D."""
     return sum(acceptance**k for k in range(1, num_draft_tokens + 1))
 
 
 def expected_tokens(accept_probs: Sequence[float]) -> list[float]:
-    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens, each of
-    which is accepted with a probability if those before it are."""
+    """The tokens that a round emits on average with the first 0, 1, 2 ... draft tokens; each has a
+    probability to be accepted if those before it are."""
     reached = accumulate(accept_probs, mul)
     return list(accumulate(reached, initial=1.0))
 
 
 def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
-    """The tokens that the next forward computes again on average, after 1, 2 ... draft tokens.
+    """The tokens that the next forward pass computes again on average, after 1, 2 ... draft tokens.
 
-    For caches that return to the state before a forward unless its draft is accepted whole: then
-    the tokens that it computed again itself (`replayed`), the known one and the accepted ones are
-    due.
+    This is for caches that return to the state before a pass unless its whole draft is accepted.
+    They must then compute again the known token, the accepted ones, and those that the pass itself
+    computed again (`replayed`).
     """
     rows = []
     for length, (before, after) in enumerate(pairwise(expected), start=1):
@@ -59,8 +59,8 @@ def expected_replays(expected: Sequence[float], replayed: int) -> list[float]:
 
 
 def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
-    """Seconds that `rows` tokens to compute again, on average, add to the next forward: a single
-    step or one like this, over `size` draft tokens. `forwards` are those over 1, 2 ... tokens."""
+    """Seconds that computing `rows` tokens again, on average, adds to the next pass: a single step,
+    or one over `size` draft tokens. `forwards` are the times of passes over 1, 2 ... tokens."""
 
     def after(tokens: float) -> float:
         whole = min(int(tokens), len(forwards) - 1)
@@ -73,16 +73,16 @@ def replay_s(forwards: Sequence[float], rows: float, size: int) -> float:
 def share_rows(
     drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
 ) -> tuple[list[int], float]:
-    """How many tokens of each draft a batched forward should verify, to emit most per second, and
+    """How many tokens of each draft a batched pass should verify to emit the most per second, and
     how many it then emits per second.
 
-    The probability that a token is reached and accepted never rises along a draft. So the best
-    choice of any number of rows is that of the most probable tokens, whosever they are.
+    The probability that a token is reached and accepted never rises along a draft. So for any
+    number of rows, the best choice is the most probable tokens, of whatever sequence.
 
     Args:
-        drafts: for each sequence, what `expected_tokens` takes.
-        seconds: what a forward takes with 0, 1, 2 ... of these tokens, and no more.
-        emitted: the tokens that it emits on average with none of them.
+        drafts: for each sequence, the argument of `expected_tokens`.
+        seconds: the time of a pass with 0, 1, 2 ... of these tokens, and no more.
+        emitted: the tokens that it emits on average without any of them.
     """
     reached = sorted(
         (
@@ -115,7 +115,7 @@ def predicted_speedup(
 
 
 def break_even(curve: CostCurve, num_draft_tokens: int, context: int) -> float | None:
-    """The lowest acceptance at which `num_draft_tokens` per round pay; None if they never do."""
+    """The lowest acceptance rate at which `num_draft_tokens` per round pay; None if none does."""
     if predicted_speedup(curve, num_draft_tokens, 1.0, context) <= 1.0:
         return None
     low, high = 0.0, 1.0
@@ -129,22 +129,22 @@ def break_even(curve: CostCurve, num_draft_tokens: int, context: int) -> float |
 
 
 def best_num_draft_tokens(curve: CostCurve, acceptance: float, context: int, most: int) -> int:
-    """The smallest number of draft tokens, 0 included, that is about as fast as the best number."""
+    """The smallest number of draft tokens, perhaps 0, that is about as fast as the best number."""
     speedups = [predicted_speedup(curve, k, acceptance, context) for k in range(most + 1)]
     enough = max(speedups) * (1.0 - _EVEN_ENOUGH)
     return next(k for k, speedup in enumerate(speedups) if speedup >= enough)
 
 
 def price_of_class(curve: CostCurve, alike: RowClass) -> float:
-    """How much longer a text takes at a short context if all forwards are of a class, as a part: a
-    text of which nothing was drafted, or a copy, whichever is more."""
+    """By which fraction a text takes longer at a short context if all passes are in a class: a text
+    without drafts, or a copy, whichever is more."""
     padded = curve.with_steps_of(alike.smallest)
     step = padded.decode_s(0) / curve.decode_s(0)
     return _price(curve, step, _best_copies(padded, alike.largest) / step)
 
 
 def price_of_blocks(curve: CostCurve) -> float:
-    """The same if they are blocks."""
+    """The same for blocks."""
     step = curve.verify_s(BLOCK_ROWS, 0) / curve.decode_s(0)
     return _price(curve, step, predicted_speedup(curve, BLOCK_ROWS - 1, COPY_ACCEPTANCE, 0))
 
@@ -158,8 +158,8 @@ def _best_copies(curve: CostCurve, most: int) -> float:
 
 
 def affordable(curve: CostCurve, alike: RowClass, most_price: float) -> RowClass | None:
-    """The class up to the first number of keys at which it costs more, with drafts of any length
-    from there on; None if it costs more from the beginning."""
+    """The class up to the first number of keys at which it costs more than `most_price`, with
+    drafts of any length from there on; None if it costs more from the beginning."""
 
     def pays(level: tuple[int, int]) -> bool:
         return price_of_class(curve, RowClass(alike.smallest, ((0, level[1]),))) <= most_price
@@ -176,8 +176,8 @@ def affordable(curve: CostCurve, alike: RowClass, most_price: float) -> RowClass
 class Payoff:
     """Whether drafting pays on this machine.
 
-    It does from an `acceptance` on (None if it never does), with `drafts` tokens. If all are
-    accepted, `most_drafts` are best, at `best_speedup`.
+    It pays from this `acceptance` rate on (None if it never does), with `drafts` tokens. If all are
+    accepted, `most_drafts` are best, with `best_speedup`.
     """
 
     acceptance: float | None
@@ -191,11 +191,11 @@ class Payoff:
 
     def __str__(self) -> str:
         if self.acceptance is None or not self.pays:
-            return "Drafting does not pay here: checking drafts costs as much as they could save."
+            return "Drafting does not pay here: verifying drafts costs as much as they could save."
         return (
             f"Drafting pays here from {self.acceptance:.0%} acceptance, with {self.drafts} draft "
-            f"token{'' if self.drafts == 1 else 's'} per round; rounds with {self.most_drafts}, if "
-            f"all are accepted, decode {self.best_speedup:.1f}x as fast."
+            f"token{'' if self.drafts == 1 else 's'} per round. With {self.most_drafts} that are "
+            f"all accepted, decoding is {self.best_speedup:.1f}x as fast."
         )
 
 

@@ -1,5 +1,5 @@
-"""What a planner learns from what it does not choose: declined drafts, lengths that are tried for
-their cost, pipelines that are ended for a draft, and guesses that are tried.
+"""How a planner learns about what it does not choose: declined drafts, lengths tried to learn their
+cost, pipelines ended for a draft, and trial guesses.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 
 PROBE_SHARE: Final = 0.005
-"""The part of all time that probes may lose."""
+"""The fraction of all time that probes may lose."""
 
 PROBE_AFTER: Final = 128
 """One of this many drafts is verified although it would be declined, or at twice its length if no
-such round was observed: else costs that are believed too high would never be corrected."""
+such round was observed. Otherwise, costs estimated too high would never be corrected."""
 
 HOPE: Final = 2.0
 WORTH_TRYING: Final = 0.05
-"""A length is tried if it is faster than the best by this part, should its cost be lower than
-expected by `HOPE` standard deviations."""
+"""A length is tried if it would be faster than the best by this fraction with a cost that is `HOPE`
+standard deviations lower than expected."""
 
 MIN_SAVING: Final = 0.05
-"""The part of a step that a draft must save on average before the pipeline is given up for it. A
-pipeline also hides the time of proposals, which costs of forwards do not contain."""
+"""The fraction of a step that a draft must save on average before the pipeline is given up for it.
+A pipeline also hides the time of proposals, which the costs of passes do not include."""
 
 _TRIAL_LEAST, _TRIAL_MOST = 2, 8
 """So many guesses are made to see what they bring in a text: what takes a step, within limits."""
 _LEFT_OUT_MOST: Final = 3
 
 RATE: Final = 0.1
-"""How fast running means follow: by about the last ten values."""
+"""How fast running means follow: over about the last ten values."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class GuessGain:
         self.made = self.declined = self.learnt = 0
 
     def is_tried(self, step_s: float, guess_s: float) -> bool:
-        """Whether a guess is made that is not expected to pay."""
+        """Whether to make a guess that is not expected to pay."""
         affordable = int(step_s / guess_s) if guess_s else _TRIAL_MOST
         most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable)) * (self.left_out >= self.unpaid)
         self.declined += self.made >= most
@@ -77,9 +77,9 @@ class GuessGain:
 
 
 class DeclinedDraft:
-    """Compares a declined draft with what is emitted instead, up to the first miss, so that a
+    """Compares a declined draft with the tokens emitted instead, up to the first miss, so that a
     planner that verifies nothing notices when a text becomes predictable. Sampled drafts are left
-    out: two draws from one distribution seldom agree, but verification accepts the drafted one."""
+    out: two draws from one distribution seldom agree, but verification would accept the draft."""
 
     def __init__(self, rates: AcceptanceRates) -> None:
         self._rates = rates
@@ -130,12 +130,12 @@ class Probes:
         *,
         stop_s: float | None,
     ) -> int:
-        """The length to verify: the one that is expected to be the fastest, or one to try.
+        """The length to verify: the one expected to be the fastest, or one to try.
 
-        For all lengths from 0 on there are the expected tokens per second (`speeds`), the standard
-        deviations of their logarithms relative to the best (`doubts`), and the tokens that each
-        emits on average. `longer` is tried without a doubt. `stop_s` is what it costs to end the
-        pipeline, or None if no step is in flight.
+        For all lengths from 0 on, `speeds` has the expected tokens per second, and `doubts` the
+        standard deviations of their logarithms relative to the best; the tokens that each emits on
+        average are given too. `longer` is tried even without doubt. `stop_s` is the cost of ending
+        the pipeline, or None if no step is in flight.
         """
         is_due, self._is_due = self._is_due and stop_s is None, False
         if is_due or self._saved_s >= 0.0:
@@ -164,8 +164,8 @@ class Probes:
 
 
 class PipelineGain:
-    """What is gained by submitting a single step before the last one is read: the time that the
-    device would wait, less what drafts after that one would save."""
+    """The gain of submitting a single step before the last one is read: the time that the device
+    would wait, minus what drafts after that step would save."""
 
     def __init__(self) -> None:
         self._saving = self._frequency = 0.0
@@ -175,11 +175,11 @@ class PipelineGain:
         self._frequency *= 1.0 - RATE
 
     def drafted(self, speedup: float) -> None:
-        """Notes how many times as fast as plain decoding the proposal's draft would be."""
+        """Notes the speedup over plain decoding that the proposal's draft would have."""
         if speedup > 1.0:
             self._saving += RATE * (1.0 - 1.0 / speedup)
             self._frequency += RATE
 
     def of_step(self, refill: float) -> float:
-        """See `Planner.pipeline_gain`; a step that is not pipelined takes `refill` steps longer."""
+        """See `Planner.pipeline_gain`; a step outside the pipeline takes `refill` steps longer."""
         return (1.0 - self._frequency) * max(0.0, refill) + MIN_SAVING - self._saving

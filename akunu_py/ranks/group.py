@@ -1,7 +1,7 @@
 """Ranks: the processes that run one model together, and the messages that keep them in step.
 
-Before each forward, rank 0 sends one message with the changes of caches since the last one, the
-tokens of the forward, and a checksum of all lengths so far, which the others compare with theirs.
+Before each forward pass, rank 0 sends one message with the changes of caches since the last one,
+the tokens of the pass, and a checksum of all lengths so far, which the others compare with theirs.
 A message is a sum over all ranks, to which the others add zeros.
 """
 
@@ -35,28 +35,28 @@ LOST: Final = 3
 """The exit code of a process that lost another rank."""
 
 EXIT_CODE: Final = ContextVar("exit_code", default=0)
-"""The code that rank 0 ends with, and so the others, whom it tells at its end."""
+"""The exit code of rank 0, which it sends to the others when it ends."""
 
 _MESSAGE_WORDS: Final = 64
-"""Words of every message; a longer one is followed by a second message with the rest."""
+"""Words per message; if there are more, a second message with the rest follows."""
 _HEAD: Final = 2
 _LOADING: Final = 10
-"""How many times as long the others may take to load, because their disks differ."""
+"""The others may take this many times as long to load, because their disks differ."""
 _GRACE_S: Final = 1.0
 _SECONDS_TO_STOP: Final = 2.0
 _WORD: Final = 0x7FFFFFFF
 _UNLIKE: Final = (
-    "The ranks do not run the same thing: give all of them the same model, the same options, and "
-    "the same versions of akunu-py and MLX."
+    "The ranks differ: give all of them the same model, the same options, and the same versions of "
+    "akunu-py and MLX."
 )
 
 
 class Ranks:
     """This process's place among the ranks; rank 0 decides.
 
-    `backend` is MLX's name of what connects them, and `sockets` are the connections with the
-    others, as far as they are known. A rank that does not answer for `timeout` seconds counts as
-    lost; `on_lost` is called on any thread with the error, shortly before it ends the process.
+    `backend` is MLX's name of the transport, and `sockets` are the connections with the others, as
+    far as they are known. A rank that does not answer for `timeout` seconds counts as lost;
+    `on_lost` is then called on any thread with the error, shortly before the process ends.
     """
 
     on_lost: Callable[[RankError], object] | None = None
@@ -75,7 +75,7 @@ class Ranks:
         self._sockets = sockets
         self._checksum = self._claimed = 0
         self._queued: deque[int] = deque()
-        self._waiting: tuple[float, float] | None = None  # since when, and for how long at most
+        self._waiting: tuple[float, float] | None = None  # since when, and for at most how long
         self._is_sending = False
         self._lost = False
         self._stopped = Event()
@@ -85,7 +85,7 @@ class Ranks:
         return f"{self.size} ranks ({self.backend})"
 
     def check_same(self, facts: str, otherwise: str = _UNLIKE) -> None:
-        """Compares a text with those of the other ranks, which may still load."""
+        """Compares a text with those of the other ranks, which may still be loading."""
         with self.guard(_LOADING * self._timeout):
             own = mx.array([crc32(facts.encode()) & _WORD])
             every = mx.distributed.all_gather(own, group=self.group).tolist()
@@ -94,10 +94,10 @@ class Ranks:
 
     @contextmanager
     def guard(self, limit: float | None = None) -> Generator[None, None, None]:
-        """Surrounds code that may wait for other ranks, and ends the process if one is lost.
+        """A context for code that may wait for other ranks; ends the process if one is lost.
 
-        It may take `limit` seconds, or the timeout; a guard inside starts them again. A lost
-        connection that MLX reports is a `RankError`, and the process ends shortly after it.
+        The code may take `limit` seconds, or the timeout; a guard inside restarts the time. A lost
+        connection that MLX reports raises a `RankError`, and the process ends shortly after it.
         """
         before, self._waiting = self._waiting, (monotonic(), limit or self._timeout)
         try:
@@ -112,23 +112,23 @@ class Ranks:
         finally:
             self._waiting = None if before is None else (monotonic(), before[1])
 
-    # What rank 0 does.
+    # Methods of rank 0.
 
     def lead(self) -> None:
-        """Tells the others to end when this process does, from now on."""
+        """From now on, tells the others to end when this process ends."""
         atexit.register(self._leave)
 
     def queue(self, *words: int) -> None:
-        """Leaves an operation for the next message; any thread may call it."""
+        """Puts an operation into the next message; any thread may call it."""
         self._queued.extend(words)
 
     def agree(self, *facts: int) -> None:
         self._checksum = crc32(repr(facts).encode(), self._checksum) & _WORD
 
     def send(self, words: Sequence[int], tokens: mx.array | None = None) -> mx.array:
-        """Sends everything that was queued, and an operation with its tokens, which may be lazy.
+        """Sends everything queued, and an operation with its tokens, which may be lazy.
 
-        Does not wait: returns an array that is computed once the message has gone.
+        It does not wait, but returns an array that is computed once the message is sent.
         """
         body = [self._queued.popleft() for _ in range(len(self._queued))]
         body += words
@@ -146,17 +146,17 @@ class Ranks:
 
     @contextmanager
     def forward(self, words: Sequence[int], tokens: mx.array) -> Generator[None, None, None]:
-        """Sends a forward, which must be built and submitted within it."""
-        with _uninterrupted(), self.guard():  # MLX waits where many operations are in flight
+        """Sends a forward pass, which must be built and submitted in this context."""
+        with _uninterrupted(), self.guard():  # MLX waits while many operations are in flight
             self._is_sending = True
             try:
                 self.send(words, tokens)
                 yield
-            finally:  # also if no rank can build it
+            finally:  # even if no rank can build it
                 self._is_sending = False
 
     def pause(self, operation: int, seconds: float) -> float:
-        """Pauses the other ranks; returns the seconds until all of them knew."""
+        """Pauses the other ranks; returns the seconds until all of them got the message."""
         begun = perf_counter()
         with _uninterrupted(), self.guard():
             mx.eval(self.send([operation, round(1e3 * seconds)]))
@@ -165,7 +165,7 @@ class Ranks:
     def stop(self, code: int = 0) -> None:
         if self._lost or self._is_sending or self._stopped.is_set():
             return
-        self._queued.clear()  # what was interrupted may be incomplete
+        self._queued.clear()  # after an interrupt, it may be incomplete
         with suppress(RankError), self.guard():
             mx.eval(self.send([0, code]))
         self.finish()
@@ -177,7 +177,7 @@ class Ranks:
         self.stop(EXIT_CODE.get())
         ending.cancel()
 
-    # What the others do.
+    # Methods of the other ranks.
 
     def receive(self) -> list[int]:
         with self.guard():
@@ -189,7 +189,7 @@ class Ranks:
     def check(self) -> None:
         """Raises a `RankError` if the checksum of the last message differs from this rank's."""
         if self._claimed != self._checksum:
-            raise RankError(f"Rank {self.rank} holds other tokens than rank 0.")
+            raise RankError(f"Rank {self.rank} and rank 0 hold different tokens.")
 
     def finish(self) -> None:
         self._stopped.set()
@@ -198,7 +198,7 @@ class Ranks:
         words = mx.distributed.all_sum(mx.zeros(count, mx.int32), group=self.group)
         return cast(list[int], words.tolist())
 
-    # When one is lost.
+    # When a rank is lost.
 
     def _watch(self) -> None:
         """Ends the process if another one has ended or does not answer: MLX would wait forever."""
@@ -216,7 +216,7 @@ class Ranks:
     def _end(self, error: RankError) -> None:
         """Ends the process: its threads may wait in MLX, which nothing interrupts."""
         if self._lost:
-            return  # another thread does it
+            return  # another thread ends it
         self._lost = True
         if self.on_lost is not None:
             self.on_lost(error)
@@ -228,8 +228,8 @@ class Ranks:
 
 
 def find_ranks(timeout: float) -> Ranks | None:
-    """The other ranks, if `mlx.launch` started this process with others; connects with them, or
-    raises a `RankError`."""
+    """Connects with the other ranks, if `mlx.launch` started this process with others; raises a
+    `RankError` if that fails."""
     group, backend = connect()
     if group is None:
         return None
@@ -239,7 +239,8 @@ def find_ranks(timeout: float) -> Ranks | None:
 
 @contextmanager
 def _uninterrupted() -> Generator[None, None, None]:
-    """Lets SIGINT wait until a forward is submitted: others compute it once they know of it."""
+    """Delays SIGINT until a forward pass is submitted, because the others are already computing
+    it."""
     usual: Any = getsignal(SIGINT)
     came: list[Any] = []
     with sigint_does(lambda *details: came.append(details)):

@@ -1,7 +1,7 @@
-"""How this process connects with the other ranks, and sees that one of them has gone.
+"""How this process connects with the other ranks, and notices that one is gone.
 
-MLX reports a lost connection once, where it reads or writes; what is sent over it later waits
-forever. So the sockets of MLX's ring are found, and watched for being closed at the other end.
+MLX reports a lost connection only once, when it reads or writes; later operations on it wait
+forever. So this module finds the sockets of MLX's ring, and watches whether the other end closes.
 """
 
 import json
@@ -28,24 +28,25 @@ _BACKENDS: Final = {
     "NCCL_HOST_IP": "nccl",
     _HOSTS_VARIABLE: "ring",
 }
-"""Which of MLX's backends a variable of the environment belongs to; MPI sets its own."""
+"""MLX's backends by their environment variables; MPI sets its own."""
 
 _PORTS: Final = 65536
 _CLOSED: Final = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 def connect() -> tuple[mx.distributed.Group | None, str]:
-    """All ranks, if there are others, and MLX's name of what connects them.
+    """All ranks, if there are others, and MLX's name of the transport.
 
-    The command line connects before anything that can fail in one process only: others would wait
-    for one that ends before they have reached it. If they cannot be reached, it is a `RankError`.
+    The command line connects before anything that can fail in one process only: the others would
+    wait for a process that ends before they reach it. Raises a `RankError` if they cannot be
+    reached.
     """
     rank = launched_rank()
     backend = next((name for key, name in _BACKENDS.items() if key in os.environ), "mpi")
     if rank is None or (backend == "ring" and len(ring_hosts()) < 2):
         return None, backend
     try:
-        # MLX waits for the others without letting any other Python run, so SIGINT ends the process.
+        # MLX waits for the others without letting Python run, so SIGINT ends the process.
         with sigint_does(SIG_DFL):
             group = mx.distributed.init(strict=True, backend=backend)  # the same one from now on
     except (RuntimeError, ValueError) as error:
@@ -57,8 +58,8 @@ def connect() -> tuple[mx.distributed.Group | None, str]:
 
 
 def ring_hosts() -> list[list[str]]:
-    """The addresses of each rank; `mlx.launch` leaves the file of hosts empty for one process. MLX
-    crashes or waits forever with some wrong files, so these are a `RankError`.
+    """The addresses of each rank; `mlx.launch` leaves the file of hosts empty for one process.
+    Raises a `RankError` for wrong files, because MLX crashes or waits forever with some of them.
     """
     try:
         text = Path(os.environ[_HOSTS_VARIABLE]).read_text(encoding="utf-8").strip()
@@ -78,7 +79,7 @@ def ring_hosts() -> list[list[str]]:
 
 
 def ring_sockets(rank: int, hosts: Sequence[Sequence[str]]) -> list[int]:
-    """The descriptors of a rank's connections with its neighbours: the one before it connects."""
+    """The descriptors of a rank's connections with its neighbours; the preceding one connects."""
     own, after = hosts[rank], hosts[(rank + 1) % len(hosts)]
     found = []
     for name in os.listdir("/dev/fd"):
@@ -111,7 +112,8 @@ def _text(address: Any) -> str:
 
 @contextmanager
 def sigint_does(action: Any) -> Generator[None, None, None]:
-    """Handles SIGINT in another way meanwhile, on the main thread of a program that handles it."""
+    """A context that handles SIGINT in another way, on the main thread of a program that handles
+    it."""
     usual = getsignal(SIGINT)
     if current_thread() is not main_thread() or not callable(usual):
         yield

@@ -1,9 +1,9 @@
-"""A model whose forwards run on all ranks.
+"""A model whose forward passes run on all ranks.
 
-On rank 0, `RankedModel` and `RankedCache` replace `TargetModel` and `KVCache` and tell the other
-ranks what is done to them, which `follow` repeats there. Drafters, planners, samplers, schedulers
-and requests live on rank 0 alone. MLX's collectives must be computed in the same order everywhere,
-so each forward is submitted as soon as it is built.
+On rank 0, `RankedModel` and `RankedCache` replace `TargetModel` and `KVCache`. They send each
+operation to the other ranks, where `follow` repeats it. Drafters, planners, samplers, schedulers
+and requests exist only on rank 0. MLX's collectives must run in the same order everywhere, so each
+forward pass is submitted as soon as it is built.
 """
 
 import weakref
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Operation(IntEnum):
-    """What rank 0 tells the others to do, and the words that follow.
+    """The operations that rank 0 sends to the others, and the words that follow.
 
     STOP exit code; PAUSE milliseconds; MAKE cache, capacity, quantized start; DROP cache;
     APPEND, FORWARD and BATCH sequences, (cache, count) of each, tokens; TRIM cache, the number of
@@ -58,13 +58,13 @@ class Operation(IntEnum):
 
 
 class RankedCache(KVCache):
-    """A cache of rank 0's share of the layers; every change of it is told to the other ranks."""
+    """A cache of rank 0's share of the layers; every change is sent to the other ranks."""
 
     def __init__(
         self, ranks: Ranks, numbers: Iterator[int], make_layers: MakeLayers, capacity: int
     ) -> None:
         self._ranks = ranks
-        self._is_telling = True  # what a change does to the cache itself is not told
+        self._is_telling = True  # changes that another change makes are not sent
         self.number = next(numbers)
         super().__init__(make_layers, capacity)
         self._is_telling = False
@@ -93,7 +93,7 @@ class RankedCache(KVCache):
         self._tell(Operation.COPY, partial(super().copy, other, tokens), other.number, tokens)
 
     def tell_kept(self) -> None:
-        """Tells which checkpoints are left: a pool drops some while memory is short."""
+        """Sends which checkpoints are left: a pool drops some when memory is short."""
         if self.needs_checkpoints:
             lengths = [one.length for one in self.checkpoints]
             self._ranks.queue(Operation.TRIM, self.number, len(lengths), *lengths)
@@ -113,9 +113,9 @@ class RankedCache(KVCache):
 
 
 class RankedModel(TargetModel):
-    """Rank 0's share of a model, whose forwards all ranks compute; see `TargetModel`.
+    """Rank 0's share of a model whose forward passes all ranks compute; see `TargetModel`.
 
-    With `pipeline`, each rank has some of the layers, instead of a part of every layer.
+    With `pipeline`, each rank has some of the layers instead of a part of every layer.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class RankedModel(TargetModel):
 
 
 def follow(model: TargetModel, ranks: Ranks) -> int:
-    """Does what rank 0 says, with this rank's share; returns the exit code that it ends with."""
+    """Repeats the operations of rank 0 with this rank's share; returns the exit code."""
     follower = Follower(model, ranks)
     with ranks.guard(inf):  # only what is inside has a limit
         while (code := follower.obey(iter(ranks.receive()))) is None:
@@ -254,18 +254,18 @@ class Follower:
         self._ranks.agree(number, cache.length)
 
     def _compute(self, operation: Operation, words: Iterator[int]) -> None:
-        """Computes a forward; its logits only if rank 0 reads them."""
+        """Computes a forward pass; its logits only if rank 0 reads them."""
         self._ranks.check()
         pairs = [(self._caches[next(words)], next(words)) for _ in range(next(words))]
         caches, counts = zip(*pairs, strict=True)
         tokens = mx.array(list(words))
-        with self._ranks.guard():  # MLX waits where many operations are in flight
+        with self._ranks.guard():  # MLX waits while many operations are in flight
             try:
                 if operation is Operation.BATCH:
                     logits = self._model.forward_batch(tokens, caches, counts)
                 else:
                     logits = self._model.forward(tokens, caches[0])
-            except Exception:  # a model's Python may raise anything, and has done so on rank 0
+            except Exception:  # the model's own code raised it, and on rank 0 too
                 return
             if operation is Operation.APPEND:
                 caches[0].submit()

@@ -1,6 +1,6 @@
 """This rank's share of a network: a part of every layer, or some of the layers.
 
-mlx-lm's models split themselves; this module asks them to, and says in a sentence why not.
+mlx-lm's models split themselves; this module asks them to, and explains failures in a sentence.
 """
 
 from os import SEEK_END
@@ -21,14 +21,14 @@ _SAMPLE_BYTES: Final = 4096
 
 def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipeline: bool) -> None:
     """Drops what other ranks compute from a network whose weights have not been read, and reads the
-    others; with `pipeline`, ranks share the list of layers, instead of each layer. What cannot
-    be split is a `ModelLoadError`.
+    rest. With `pipeline`, ranks divide the list of layers instead of each layer. Raises a
+    `ModelLoadError` if the network cannot be split.
     """
     stack = getattr(network, "model", None) or getattr(network, "language_model", None)
     stack = getattr(stack, "model", None) or stack
     can_shard, can_pipeline = hasattr(network, "shard"), hasattr(stack, "pipeline")
     if not (can_pipeline if pipeline else can_shard):
-        remedy = "it has no other form that can be, either."
+        remedy = "no other way of splitting works either."
         if pipeline and can_shard:
             remedy = "omit --pipeline, to split each layer."
         if not pipeline and can_pipeline:
@@ -43,7 +43,7 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
         else:
             _check_heads(config.get("text_config") or config, ranks.size)
             network.shard(ranks.group)
-        # A forward that is built, and not computed, fails if a part has no whole heads.
+        # Building a forward pass, without computing it, fails if a part has no whole heads.
         network(mx.array([[0, 0]]), cache=make_kv_cache(network, 2).layers)
     except Exception as error:  # whatever a network raises about shapes
         raise ModelLoadError(
@@ -59,8 +59,8 @@ def take_share(network: nn.Module, config: dict[str, Any], ranks: Ranks, *, pipe
 
 
 def sampled_weights(folder: Path) -> int:
-    """A checksum of the sizes of a model's files of weights, and of blocks all over each of them:
-    each rank reads only its share, and two models may have the same configuration."""
+    """A checksum of the sizes of a model's weight files and of blocks throughout each file: each
+    rank reads only its share, and two models may have the same configuration."""
     checksum = 0
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
@@ -73,7 +73,7 @@ def sampled_weights(folder: Path) -> int:
 
 
 def _check_heads(config: dict[str, Any], size: int) -> None:
-    """Refuses numbers of heads that some models would split in the middle of one."""
+    """Refuses numbers of heads where some models would split one head."""
     for name, heads in config.items():
         if name.endswith("heads") and isinstance(heads, int) and heads > 0:
             repeats = "key_value" in name and size % heads == 0  # some models repeat these

@@ -1,8 +1,9 @@
 """Constraint: a logits processor that keeps an answer within a grammar, drafted or not.
 
-It also says how far a draft is allowed and which tokens the grammar forces. A grammar may hold for
-parts of an answer only, such as its tool calls: it sleeps until the model emits a mark. None holds
-for reasoning. The state is keyed by position: a forward that begins earlier undoes what came after.
+It also says how far a draft is allowed and which tokens the grammar forces. A grammar may apply to
+parts of an answer only, such as its tool calls: it sleeps until the model emits a mark. It never
+applies to reasoning. The state is keyed by position: a forward pass that begins earlier undoes what
+came after.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 Masks = npt.NDArray[np.uint32]
-"""Which tokens are allowed, one bit per token, `[rows, words of 32 bits]`."""
+"""The allowed tokens, one bit per token: `[rows, words of 32 bits]`."""
 
 _BITS: Final = 32
 _GRACE_S: Final = 0.1
 _ROW_S: Final = 0.01
-"""What a grammar may take for a token on average, beyond its grace: usual ones take 0.1 ms. Others
-wait meanwhile."""
+"""How long a grammar may take per token on average, beyond its grace, because other requests wait:
+usual grammars take 0.1 ms."""
 
 
 class GrammarPart:
-    """A grammar's state along a part of an answer whose first token is at position `start`;
+    """The state of a grammar in a part of an answer whose first token is at position `start`;
     `matcher` is at the beginning of the part."""
 
     def __init__(self, matcher: "LLMatcher", start: int) -> None:
@@ -46,7 +47,7 @@ class GrammarPart:
         return self._matcher.is_stopped()
 
     def fill(self, mask: Masks) -> None:
-        """Sets which tokens may follow those taken, in one row."""
+        """Writes which tokens may come next into one row."""
         begun = thread_time()
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._allowed_s += _ROW_S
@@ -64,7 +65,7 @@ class GrammarPart:
         return forced
 
     def take(self, token: int, position: int) -> bool:
-        """Makes `token` the last one that the matcher has seen; False if it is forbidden there."""
+        """Adds `token` to those that the matcher has seen; returns False if it is forbidden."""
         self.rollback(position)
         taken = self._matcher.try_consume_tokens([token]) == 1
         self.check()
@@ -72,7 +73,7 @@ class GrammarPart:
         return taken
 
     def rollback(self, position: int) -> None:
-        """Forgets the tokens at a position and after it."""
+        """Forgets the tokens from a position on."""
         length = max(position - self._start, 0)
         if length < self._taken:
             self._matcher.rollback(self._taken - length)
@@ -82,21 +83,21 @@ class GrammarPart:
         self._allowed_s -= seconds
         if self._allowed_s < 0:
             raise UnreadableRequestError(
-                "The grammar is too complex to follow: it takes too long for each token."
+                "The grammar is too complex: it takes too long for each token."
             )
 
     def check(self) -> None:
         """Raises UnreadableRequestError if the grammar turned out to be too complex."""
         if self._matcher.is_error():
             reason = one_line(self._matcher.get_error())
-            raise UnreadableRequestError(f"The grammar is too complex to follow: {reason}.")
+            raise UnreadableRequestError(f"The grammar is too complex: {reason}.")
 
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Where an answer is after one of its tokens: its last bytes, in which a mark may have begun,
-    whether it is inside reasoning, None while it may still begin with it, its part, if any, and
-    whether nothing may follow."""
+    """The state of an answer after one of its tokens: its last bytes, in which a mark may have
+    begun; whether it is inside reasoning (None while reasoning may still begin); its part, if any;
+    and whether nothing may follow."""
 
     tail: bytes = b""
     thinking: bool | None = False
@@ -109,7 +110,7 @@ class Constraint:
 
     Args:
         begin: makes the state of a part whose mark begins with the token at a position.
-        spell: the bytes of an id.
+        spell: returns the bytes of an id.
         wake: the mark; None if the `first` part is the whole answer.
         reasoning: what the answer may begin with, in which the mark is only text.
         think_end: the id of its last mark, which a budget needs.
@@ -164,7 +165,7 @@ class Constraint:
 
     def masks(self, position: int, inputs: Sequence[int]) -> Masks | None:
         """Which tokens may follow each input; None if all may. The first row predicts the token at
-        `position`. Rows after a forbidden input allow everything: nothing is read from them."""
+        `position`. Rows after a forbidden input allow everything, because they are not used."""
         masks = None
         for row, token in enumerate(inputs):
             if not self._take(token, position - 1 + row):
@@ -179,7 +180,7 @@ class Constraint:
                 self._end_reasoning(masks[row])
             if self._predictable is not None and not (masks[row] & self._predictable).any():
                 raise UnreadableRequestError(
-                    "The grammar needs a token that the tokenizer has and the model lacks."
+                    "The grammar needs a token that the tokenizer has but the model lacks."
                 )
         return masks
 
@@ -194,7 +195,7 @@ class Constraint:
 
     def extend(self, position: int, tokens: Sequence[int]) -> int:
         """Takes the tokens emitted from `position` on, which replace those drafted there. Returns
-        how many the grammar took; nothing can follow the one that completes it."""
+        how many the grammar accepted; nothing can follow a token that completes it."""
         for count, token in enumerate(tokens):
             if not self._take(token, position + count):
                 return count
@@ -256,7 +257,7 @@ class Constraint:
         at = text.find(self._mark) if self._mark else -1
         if at < 0:
             return _State(_tail(text, self._mark))
-        # Asleep if the token goes on as the grammar cannot.
+        # It sleeps if the grammar does not allow the token.
         return _State(part=self._woken(len(text) - at, token, position))
 
     def _within(self, state: _State, part: GrammarPart, token: int, position: int) -> _State | None:

@@ -1,6 +1,6 @@
 """ConstraintFactory: compiles grammars, and makes the constraints of answers from them.
 
-Grammars of clients are tried in another process first; see `text/trial.py`.
+Another process tries grammars from clients first; see `text/trial.py`.
 """
 
 import json
@@ -29,21 +29,22 @@ logger = logging.getLogger(__name__)
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
 _LARGE_S: Final = 0.2
-"""What takes this long in its trial takes ten megabytes or more. It is compiled alone, and not kept
-for later requests."""
+"""A grammar whose trial takes this long takes ten megabytes or more. Such grammars are compiled one
+at a time, and not kept for later requests."""
 _MOST_LARGE: Final = 8
 
 
 @dataclass(eq=False)
 class CompiledGrammar:
-    """A matcher at the beginning of its grammar, which is only copied; whether it `is_large`."""
+    """A matcher at the beginning of its grammar, which is only ever copied; `is_large`: see
+    above."""
 
     matcher: "LLMatcher"
     is_large: bool
 
 
 class ConstraintFactory:
-    """Makes constraints for a model, which predicts `vocabulary_size` of its tokenizer's ids; they
+    """Makes constraints for a model that predicts `vocabulary_size` of its tokenizer's ids; they
     share one llguidance tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
@@ -57,8 +58,8 @@ class ConstraintFactory:
     def compile(
         self, grammar: Grammar, reasoning: Reasoning | None = None, *, tries: bool = False
     ) -> CompiledGrammar:
-        """Compiles a grammar; any thread may. With `tries`, another process compiles it first: what
-        clients send could take all time and memory.
+        """Compiles a grammar; any thread may call this. With `tries`, another process compiles it
+        first, because a client's grammar could take all time and memory.
 
         Raises:
             InvalidRequestError: if it is invalid or too complex, or llguidance cannot read the
@@ -109,17 +110,17 @@ class ConstraintFactory:
             if not reason:
                 with self._compiling_large if is_large else nullcontext():
                     if is_large and len(self._large) >= _MOST_LARGE:
-                        raise QueueFullError("Too many large grammars are in use; try again.")
+                        raise QueueFullError("Too many large grammars are in use; try again later.")
                     matcher = make_matcher(tokenizer, source)
                 reason = matcher.get_error()
         except (ValueError, RecursionError) as error:
             reason = str(error)
         if reason:
-            sentence = f"The {grammar.name} cannot be followed: {one_line(reason)}."
+            sentence = f"The {grammar.name} cannot be used: {one_line(reason)}."
             raise UnreadableRequestError(sentence)
         if grammar.kind == "json_schema" and not grammar.unmet:  # or the client knows it already
             for unmet in unmet_of(matcher.get_grammar_warnings()):
-                logger.warning("The %s is followed without %s.", grammar.name, unmet)
+                logger.warning("The %s is enforced without %s.", grammar.name, unmet)
         compiled = CompiledGrammar(matcher, is_large)
         if is_large:
             self._large.add(compiled)
@@ -136,14 +137,14 @@ class ConstraintFactory:
             plain.no_truncation()
             guide = Guide(plain.to_str(), self._vocabulary, ends)
             return guide, make_tokenizer(guide)
-        except (ValueError, AttributeError) as error:  # it is not a fast tokenizer
+        except (ValueError, AttributeError) as error:  # not a fast tokenizer
             raise InvalidRequestError(
                 f"This model's answers cannot be constrained: {one_line(str(error))}."
             ) from error
 
 
 def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None) -> str:
-    """A grammar as llguidance takes it."""
+    """A grammar in the form that llguidance takes."""
     if grammar.kind == "json_schema":
         schema = closed(bounded(json.loads(grammar.source)))
         source = _as_lark(f"start: {json_lark(schema)}")

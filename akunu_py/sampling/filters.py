@@ -1,8 +1,9 @@
-"""What a request leaves of a model's distribution: top-p, min-p, top-k, XTC and infill.
+"""The filters that a request applies to a model's distribution: top-p, min-p, top-k, XTC and
+infill.
 
-The result for a row depends on that row and its position alone, so it is the same whether a token
-is decoded alone or verified with a draft; on a GPU, where steps are pipelined, but for the rounding
-of a top-p's sum.
+The result for a row depends only on that row and its position, so it is the same whether a token is
+decoded alone or verified with a draft. On a GPU, where steps are pipelined, the rounding of a
+top-p's sum is an exception.
 """
 
 import math
@@ -17,14 +18,14 @@ from akunu_py.options import Sampling
 from akunu_py.sampling.random import uniform
 
 DEFAULT_CANDIDATES: Final = 40
-"""What llama.cpp's top-k leaves if a request sets none."""
+"""llama.cpp's default top-k."""
 MAX_CANDIDATES: Final = 128
 
 _CHUNK: Final = 64
-"""About the square root of a vocabulary over 40 candidates: then chunks and candidates are about as
-many."""
+"""About the square root of a vocabulary divided by 40 candidates, so that there are about as many
+chunks as candidates."""
 _NUCLEUS: Final = 256
-"""Likely tokens that a top-p looks at first."""
+"""How many likely tokens a top-p looks at first."""
 
 _END_WEIGHT: Final = 3
 """End tokens win if their probability, times this and the number of candidates, exceeds the
@@ -42,16 +43,16 @@ def filtered(
     *,
     pipelined: bool = True,
 ) -> tuple[mx.array, mx.array | None]:
-    """What the filters leave of a model's distribution, before the temperature, as in mlx-lm.
+    """Applies the filters to a model's distribution, before the temperature, as in mlx-lm.
 
-    With a top-k, only the k most likely tokens are looked at: what the other filters keep of these
-    is what mlx-lm keeps, which applies the top-k last. XTC needs all tokens, because less likely
+    With a top-k, only the k most likely tokens are looked at. The other filters then keep the same
+    tokens as in mlx-lm, which applies the top-k last. XTC needs all tokens, because less likely
     ones take the places of those that it excludes.
 
-    Of logits `[rows, vocabulary]`, returns log-probabilities, float32, those that were filtered out
-    at minus infinity, and the ids that they belong to: both `[rows, candidates]`, or no ids if all
-    tokens are candidates. `exclude` is XTC at these positions, if the request has it; `pipelined`
-    says whether the next forward may begin before this one is read.
+    From logits `[rows, vocabulary]`, returns float32 log-probabilities, with filtered tokens at
+    minus infinity, and the ids they belong to: both `[rows, candidates]`, or no ids if all tokens
+    are candidates. `exclude` is XTC at these positions, if the request has it; `pipelined` says
+    whether the next forward pass may begin before this one is read.
     """
     logits = logits.astype(mx.float32)
     total = mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -79,8 +80,8 @@ def filtered(
 def most_likely(scores: mx.array, count: int) -> mx.array:
     """The ids `[rows, count]` of the largest scores `[rows, vocabulary]`, in any order.
 
-    They are in the chunks with the largest maxima, so that a GPU, where a partition is a sort, need
-    not sort the vocabulary.
+    They are searched in the chunks with the largest maxima, so that a GPU, on which a partition is
+    a sort, need not sort the vocabulary.
     """
     rows, vocabulary = scores.shape
     chunks, rest = divmod(vocabulary, _CHUNK)
@@ -99,14 +100,14 @@ def most_likely(scores: mx.array, count: int) -> mx.array:
 
 
 def waits_for_nucleus(sampling: Sampling, rows: int, pipelined: bool = True) -> bool:
-    """Whether `filtered` waits for the logits, for a top-p of the whole vocabulary. A single row on
-    a GPU is sorted instead, because waiting would end the pipelining, if there is any."""
+    """Whether `filtered` waits for the logits because of a top-p over the whole vocabulary. A
+    single row on a GPU is sorted instead, because waiting would end pipelining, if there is any."""
     looks_at_all = sampling.top_p < 1 and (not sampling.top_k or sampling.xtc_probability > 0)
     return looks_at_all and (rows > 1 or not pipelined or mx.default_device() == mx.Device(mx.cpu))
 
 
-# A top-p drops the tokens before which more likely ones have a probability of `top_p` together, as
-# in mlx-lm. Both functions find the least log-probability that it keeps, `[rows, 1]`.
+# As in mlx-lm, a top-p drops a token if more likely ones already add up to `top_p`. Both functions
+# find the least log-probability that it keeps, `[rows, 1]`.
 
 
 def _least_by_sorting(scores: mx.array, top_p: float) -> mx.array:
@@ -117,7 +118,7 @@ def _least_by_sorting(scores: mx.array, top_p: float) -> mx.array:
 
 
 def _least_by_waiting(scores: mx.array, top_p: float) -> mx.array:
-    """Looks at a few likely tokens, and at all if these are not likely enough."""
+    """Looks at a few likely tokens, and at all if these do not add up to enough."""
     few = mx.take_along_axis(scores, most_likely(scores, min(_NUCLEUS, scores.shape[-1])), axis=-1)
     mx.eval(scores, few)
     least = np.full((len(few), 1), -np.inf, np.float32)
@@ -135,9 +136,9 @@ class XTCFilter:
     """XTC, "exclude top choices": at some positions, drops all likely tokens except the least
     likely one.
 
-    It excludes what mlx-lm's `apply_xtc` excludes. There, one random number decides for a whole
-    batch; here, each position has its own. `kept` are ids that are never excluded: as in mlx-lm,
-    those of a line break and those that end an answer.
+    It excludes the same tokens as mlx-lm's `apply_xtc`. There, one random number decides for a
+    whole batch; here, each position has its own. `kept` are ids that are never excluded: as in
+    mlx-lm, those of a line break and those that end an answer.
     """
 
     def __init__(self, sampling: Sampling, seed: int, kept: Iterable[int] = ()) -> None:
@@ -167,10 +168,10 @@ class InfillFilter:
     """llama.cpp's `infill` sampler, which ends a fill-in-the-middle answer in time.
 
     It looks at the few tokens that top-k and top-p left. If the end tokens are likely enough, it
-    keeps only these. Otherwise tokens whose texts begin alike count as one, unlikely ones are
-    dropped, and if none is left the answer ends with the first end token. `text_of` returns the
-    bytes of a token, empty for special ones.
-    Source: the description of `llama_sampler_init_infill` in llama.cpp's `llama.h`.
+    keeps only these. Otherwise, tokens whose texts begin alike count as one, and unlikely ones are
+    dropped; if none is left, the answer ends with the first end token. `text_of` returns the bytes
+    of a token, empty for special ones. Source: the description of `llama_sampler_init_infill` in
+    llama.cpp's `llama.h`.
     """
 
     def __init__(self, end_tokens: Sequence[int], text_of: Callable[[int], bytes]) -> None:
@@ -179,8 +180,9 @@ class InfillFilter:
         self._text_of = text_of
 
     def apply(self, scores: mx.array, top_k: int) -> mx.array:
-        """The log-probabilities of the tokens left, `[rows, vocabulary]`; waits for `scores`, which
-        are such, up to a constant per row. `top_k` is the request's; 0 if it has none."""
+        """The log-probabilities of the remaining tokens, `[rows, vocabulary]`; waits for `scores`,
+        which are log-probabilities up to a constant per row. `top_k` is the request's, 0 if
+        none."""
         count = min(top_k or DEFAULT_CANDIDATES, MAX_CANDIDATES, scores.shape[-1])
         ids = most_likely(scores, count)
         values = mx.take_along_axis(scores, ids, axis=-1)
@@ -214,7 +216,7 @@ class InfillFilter:
         )
 
     def _merged(self, candidates: dict[int, float]) -> dict[int, float]:
-        """The candidates; of two that begin alike, the more likely one with the sum of both."""
+        """The candidates; two that begin alike become the more likely one, with their sum."""
         texts = {token: self._text_of(token) for token in candidates}
         merged = dict(candidates)
         for short, text in texts.items():

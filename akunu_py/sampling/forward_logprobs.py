@@ -1,6 +1,6 @@
-"""Log-probabilities of a forward's tokens, and of a prompt's.
+"""Log-probabilities of the tokens of a forward pass, and of a prompt.
 
-They come from a few arrays that are computed together with the forward's choices, so that reading
+They come from a few arrays that are computed together with the choices of the pass, so that reading
 them does not wait a second time.
 """
 
@@ -15,17 +15,17 @@ from akunu_py.sampling.filters import most_likely
 from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
 
 SCORING_STEP: Final = 128
-"""Prompt tokens per forward: logits over the whole vocabulary take much memory."""
+"""Prompt tokens per forward pass: logits over the whole vocabulary take much memory."""
 
 
 class ForwardLogprobs:
-    """The distribution after each position of one forward.
+    """The distribution after each position of one forward pass.
 
     Args:
         logits: `[rows, vocabulary]`.
         choices: the tokens that `logprobs` will probably be called with, `[rows]`, lazy; None if
-            they are not known before the forward has been read.
-        wanted: what will be read; nothing else is computed.
+            they are unknown until the forward pass has been read.
+        wanted: what to compute.
 
     Attributes:
         lazy: the arrays to evaluate together with the choices.
@@ -47,7 +47,7 @@ class ForwardLogprobs:
                 self.lazy.append(self._chosen)
 
     def logprobs(self, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
-        """One entry for each token, in order; empty if the request asked for none."""
+        """One entry per token, in order; empty if the request asked for none."""
         wanted, rows = self._wanted.logprobs, len(tokens)
         if wanted is None:
             return ()
@@ -80,7 +80,7 @@ class PromptScorer:
     """Collects the log-probabilities of one prompt's tokens from its prefill.
 
     Args:
-        prompt: its ids, 1 at least.
+        prompt: its ids, at least 1.
         alternatives: how many of the most likely tokens to report with each.
     """
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:
-    """What to report about every forward.
+    """What to report about every forward pass.
 
     Attributes:
         logprobs: alternatives to report with each token's log-probability; None reports nothing.
-        drawn: whether to report the distribution that tokens are drawn from.
+        drawn: whether to report the distribution that tokens are sampled from.
     """
 
     logprobs: int | None = None
@@ -38,7 +38,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """The id that a prompt begins with, which nothing predicts, and an entry for each other one."""
+    """The first id of a prompt, which nothing predicts, and an entry for each other id."""
 
     first: int
     following: tuple[TokenLogprob, ...]

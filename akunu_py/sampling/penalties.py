@@ -1,7 +1,7 @@
 """Penalties: logits processors that make earlier tokens less likely.
 
-They remember the tokens by position. A forward that begins before the end of what they remember
-replaces the rest, as a rollback does. So drafted tokens are penalised like any others.
+They remember the tokens by position. A forward pass that begins before the end of what they
+remember replaces the rest, like a rollback. So drafted tokens are penalised like all others.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import mlx.core as mx
 from akunu_py.options import Sampling
 
 _FORWARDS_AHEAD: Final = 8
-"""How many tokens a pipelined loop may undo, besides those of one forward."""
+"""How many tokens a pipelined loop may undo besides those of one forward pass."""
 
 
 class LogitsProcessor(Protocol):
@@ -25,8 +25,8 @@ class LogitsProcessor(Protocol):
 def make_penalties(
     sampling: Sampling, prompt: Sequence[int], generated: int = 0
 ) -> list[LogitsProcessor]:
-    """The penalties that a request asks for, in the order in which mlx-lm applies them; the last
-    tokens of `prompt` have been `generated`."""
+    """The penalties of a request, in the order in which mlx-lm applies them; the last `generated`
+    tokens of `prompt` were generated."""
     penalties: list[LogitsProcessor] = []
     if sampling.repetition_penalty != 1:
         penalties.append(RepetitionPenalty(sampling, prompt))
@@ -36,15 +36,15 @@ def make_penalties(
 
 
 class _TokensBefore:
-    """The input tokens of all forwards, by position: at first the prompt's last ones, 1 at least,
-    up to position `end`. `size` tokens before a row matter; None for all of them."""
+    """The input tokens of all forward passes, by position; at first the last ones of the prompt (at
+    least 1), up to position `end`. The `size` tokens before a row matter; None means all."""
 
     def __init__(self, kept: Sequence[int], end: int, size: int | None = None) -> None:
         self._tokens = mx.array(list(kept), dtype=mx.int32)
         self._end, self._size = end, size
 
     def take(self, position: int, inputs: mx.array) -> mx.array:
-        """Adds the inputs of a forward; returns all tokens up to the last of them."""
+        """Adds the inputs of a forward pass; returns all tokens up to the last of them."""
         kept = self._tokens.size - (self._end - (position - 1))
         tokens = mx.concatenate([self._tokens[:kept], inputs.astype(mx.int32)])
         if self._size is not None:
@@ -70,8 +70,8 @@ class RepetitionPenalty:
         rows = inputs.size
         context = self._before.take(position, inputs)
         size = min(self._size, context.size)
-        # Row `i` of the windows has the tokens up to `inputs[i]`. One that begins before the
-        # context has its first token several times, which makes no difference.
+        # Row `i` of the windows has the tokens up to `inputs[i]`. A window that begins before the
+        # context repeats its first token, which makes no difference.
         last = mx.arange(context.size - rows, context.size)[:, None]
         window = context[mx.maximum(last - mx.arange(size), 0)]
         seen = mx.take_along_axis(logits, window, axis=-1)
@@ -93,7 +93,7 @@ class CountPenalty:
     def process(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         rows, vocabulary = logits.shape
         context = self._before.take(position, inputs)
-        # The first token is the prompt's last one, which was not generated.
+        # The first token is the last one of the prompt, which was not generated.
         generated = context[1:]
         earlier = max(0, generated.size - rows)
         fresh = rows - (generated.size - earlier)

@@ -1,7 +1,7 @@
 """Sampler: from logits to the distribution that a request asked for, and from that to tokens.
 
 A choice depends only on the logits, the seed and the token's position. So a sampled text does not
-depend on how many tokens a forward verified, and a draft token is accepted exactly when plain
+depend on how many tokens a forward pass verified, and a draft token is accepted exactly when plain
 decoding would have drawn it: sample-and-match.
 """
 
@@ -32,13 +32,13 @@ class Sampler:
     """Chooses one token for each row of logits, repeatably.
 
     Args:
-        prompt: the tokens that the penalties count; the last ones have been `generated`.
+        prompt: the tokens that the penalties count; the last `generated` ones were generated.
         infill: the filter to apply after the others, or None.
         never_excluded: ids that XTC keeps.
         xtc: the filter to use instead of the sampler's own; draft models share the target's.
 
     Attributes:
-        pipelined: whether a forward may begin before the last one is read.
+        pipelined: whether a forward pass may begin before the last one is read.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Sampler:
             self._processors.append(constraint)
 
     def blocks(self, rows: int) -> bool:
-        """Whether `choose` and `distributions` wait for the logits. They are better called when the
-        forward is read then, and pipelining gains nothing."""
+        """Whether `choose` and `distributions` wait for the logits. If so, call them when the
+        forward pass is read; pipelining gains nothing."""
         waits = not self.sampling.greedy and waits_for_nucleus(self.sampling, rows, self.pipelined)
         return waits or self._infill is not None
 
     def process_logits(self, logits: mx.array, position: int, inputs: mx.array) -> mx.array:
         """The logits to choose from: biased, penalised and constrained.
 
-        Row `i` of `logits`, `[rows, vocabulary]`, predicts the token at `position + i`, the one
-        just after `inputs[i]`. The inputs, `[rows]`, may be lazy, and the last ones draft tokens;
-        a constraint waits for them.
+        Row `i` of `logits`, `[rows, vocabulary]`, predicts the token at `position + i`, just after
+        `inputs[i]`. The inputs, `[rows]`, may be lazy, and the last ones may be draft tokens; a
+        constraint waits for them.
         """
         for add_bias in self._bias:
             logits = add_bias(inputs, logits)
@@ -95,7 +95,7 @@ class Sampler:
             numbers = mx.vmap(lambda key: mx.random.uniform(shape=(vocabulary,), key=key))(keys)
             if ids is not None:
                 numbers = mx.take_along_axis(numbers, ids, axis=-1)
-            # The Gumbel trick, as in `mx.random.categorical`, of which only some tokens are needed.
+            # The Gumbel trick of `mx.random.categorical`, for only the tokens that are needed.
             scores = scores - mx.log(-mx.log(numbers))
         chosen = mx.argmax(scores, axis=-1, keepdims=True)
         if ids is not None:
@@ -111,21 +111,22 @@ class Sampler:
         return mx.put_along_axis(mx.zeros(logits.shape), ids, probabilities, axis=-1)
 
     def logprobs(self, logits: mx.array, position: int) -> mx.array:
-        """The logarithms of what `distributions` returns, also for greedy sampling."""
+        """The logarithms of `distributions`, also for greedy sampling."""
         if self.sampling.greedy and self._infill is None:
             best = mx.argmax(logits, axis=-1, keepdims=True)
             return mx.where(mx.arange(logits.shape[-1]) == best, 0.0, -mx.inf)
         return mx.log(self.distributions(logits, position))
 
     def uniforms(self, position: int) -> tuple[float, float]:
-        """Those that accept or replace a draft token at `position`."""
+        """The random numbers that accept or replace a draft token at `position`."""
         return (
             uniform(self.seed, position, _TO_ACCEPT),
             uniform(self.seed, position, _TO_CORRECT),
         )
 
     def _scores(self, logits: mx.array, position: int) -> tuple[mx.array, mx.array | None]:
-        """The logarithms of what `choose` draws from, up to a constant per row; see `filtered`."""
+        """The log-probabilities that `choose` draws from, up to a constant per row, and their ids;
+        see `filtered`."""
         exclude = None if self.xtc is None else partial(self.xtc.apply, position=position)
         scores, ids = filtered(logits, self.sampling, exclude, pipelined=self.pipelined)
         if self._infill is not None:
@@ -136,7 +137,7 @@ class Sampler:
 
 
 class SamplerFactory:
-    """Makes samplers for a model, which predicts `vocabulary_size` of its tokenizer's ids."""
+    """Makes samplers for a model that predicts `vocabulary_size` of its tokenizer's ids."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary_size: int) -> None:
         self._tokenizer = tokenizer
@@ -146,8 +147,8 @@ class SamplerFactory:
     def make(
         self, options: Options, prompt: Sequence[int], end_tokens: frozenset[int] = frozenset()
     ) -> Sampler:
-        """The sampler for the answer to `prompt`, which `end_tokens` end besides the model's own.
-        Refuses a bias for a token that the model does not have, and bad grammars."""
+        """The sampler for the answer to `prompt`, which `end_tokens` or the model's own end tokens
+        end. Refuses a bias for a token that the model lacks, and bad grammars."""
         for token, _ in options.logit_bias:
             if token >= self._vocabulary_size:
                 raise InvalidRequestError(
@@ -178,11 +179,11 @@ class SamplerFactory:
         )
 
     def _predicted(self, tokens: Iterable[int]) -> set[int]:
-        """Those that the model has: a tokenizer may know more, and MLX does not check ids."""
+        """The tokens that the model has: a tokenizer may know more, and MLX does not check ids."""
         return {token for token in tokens if token < self._vocabulary_size}
 
 
 def random_keys(seed: int, positions: Sequence[int]) -> mx.array:
-    """MLX random keys, uint32 `[positions, 2]`: one for each position, mixed from the seed."""
+    """MLX random keys, uint32 `[positions, 2]`: one per position, derived from the seed."""
     words = [mix64(seed + GOLDEN_GAMMA * (position + 1)) for position in positions]
     return mx.array(np.array([[word >> 32, word & 0xFFFFFFFF] for word in words], dtype=np.uint32))

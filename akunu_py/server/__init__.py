@@ -1,1 +1,1 @@
-"""The completion backend: an HTTP server around one engine, which speaks several contracts."""
+"""The server: HTTP in front of the engines of one or more models, with several APIs."""

@@ -1,7 +1,7 @@
-"""Anthropic's Messages, which Claude Code and the `anthropic` libraries speak.
+"""Anthropic's Messages API, which Claude Code and the `anthropic` libraries use.
 
 Content blocks become messages in OpenAI's form, which templates expect, and the answer becomes
-blocks again. Tools that Anthropic's own service runs are refused, and so is all content but text.
+blocks again. Tools that Anthropic's own service runs are refused, and so is everything but text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ _TYPES: Final = {
     503: "overloaded_error",
 }
 _CHOICES: Final = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
-"""The words of `tool_choice`, and OpenAI's for them."""
+"""The words of `tool_choice`, and OpenAI's equivalents."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def error_body(error: ApiError) -> dict[str, Any]:
     kind = _TYPES.get(error.status, "invalid_request_error")
     message = error.message
     if tokens := error.facts.get("n_prompt_tokens"):
-        # Claude Code shortens a conversation when it reads these words.
+        # Claude Code shortens a conversation when it sees these words.
         message = f"prompt is too long: {tokens} tokens > {error.facts['n_ctx']} maximum"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -68,7 +68,7 @@ def _answer(service: Service, body: Body) -> Response:
 
 
 def _count_tokens(service: Service, body: Body) -> Response:
-    """`/v1/messages/count_tokens`: how long the prompt of such a request is."""
+    """`/v1/messages/count_tokens`: the length of the prompt of such a request."""
     return count(service, _read(service, body))
 
 
@@ -79,7 +79,7 @@ ENDPOINTS: Final = (
 
 
 class _Reply(Reply):
-    """Writes an answer as content blocks, or as the events that tell how they grow."""
+    """Writes an answer as content blocks, or as events while they grow."""
 
     def __init__(self, blocks: Blocks, model: str) -> None:
         self._blocks = blocks
@@ -151,7 +151,7 @@ def _content(block: Block) -> dict[str, Any]:
 
 
 def _usage(stats: Stats) -> dict[str, int]:
-    """The prompt's tokens are counted apart, as computed and as found in a cache."""
+    """The prompt's tokens are counted separately as computed and as cached."""
     return {
         "input_tokens": stats.prompt_tokens - stats.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -174,7 +174,7 @@ def _read(service: Service, body: Body) -> ChatJob:
 
 
 def _read_format(body: Body) -> Grammar | None:
-    """The format of an answer: `output_config`, or `output_format`, as it was called before."""
+    """The format of an answer: `output_config`, or `output_format`, its earlier name."""
     holder, name = body, "output_format"
     if body.object("output_config").has("format"):
         holder, name = body.object("output_config"), "format"
@@ -184,7 +184,7 @@ def _read_format(body: Body) -> Grammar | None:
 
 
 def _read_tools(body: Body) -> Tools:
-    """The tools, and which of them are to be called, by OpenAI's fields for that."""
+    """The tools, and which of them may or must be called, in OpenAI's form."""
     given = body.object("tool_choice")
     word = given.text("type", default="auto")
     if word not in _CHOICES:
@@ -217,7 +217,7 @@ def _read_messages(body: Body) -> list[Message]:
 
 
 def _messages(message: Body, role: str) -> Iterator[Message]:
-    """What a message is in OpenAI's form: results of tools are messages of their own there."""
+    """A message in OpenAI's form, where results of tools are separate messages."""
     if not isinstance(message.any("content"), list):
         yield {"role": role, "content": message.text("content", default="")}
         return
@@ -238,7 +238,7 @@ def _messages(message: Body, role: str) -> Iterator[Message]:
         elif kind != "redacted_thinking":
             block.refuse("type", "must be text, tool_use, tool_result or thinking")
     if texts or calls or not has_results:
-        joint = "" if role == "assistant" else "\n\n"  # what it said stays as it was
+        joint = "" if role == "assistant" else "\n\n"  # its own text stays unchanged
         said: Message = {"role": role, "content": joint.join(texts)}
         said |= {"tool_calls": calls} if calls else {}
         yield said | ({"reasoning_content": "".join(thoughts)} if thoughts else {})

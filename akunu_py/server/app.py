@@ -1,4 +1,4 @@
-"""The web application: the endpoints of all contracts, behind the middleware."""
+"""The web application: the endpoints of all APIs, behind the middleware."""
 
 import asyncio
 from collections.abc import Callable
@@ -56,9 +56,9 @@ from akunu_py.text.trial import CLIENT_LEFT
 
 @dataclass(frozen=True)
 class Contract:
-    """What one family of clients relies on. `error_body` makes the JSON object for an error, also
-    at unknown paths that begin with `prefix`; `report` makes the event for one in a stream, where
-    streams may have comments."""
+    """The API that one family of clients relies on. `error_body` makes the JSON object for an
+    error, also at unknown paths that begin with `prefix`. `report` makes the event for an error in
+    a stream, if streams may have comments."""
 
     endpoints: tuple[Endpoint, ...]
     error_body: Callable[[ApiError], dict[str, Any]]
@@ -83,11 +83,11 @@ CONTRACTS: Final = (
         (*llama.ENDPOINTS, *monitor.ENDPOINTS, *_PAGES), llama.error_body, report=llama.report
     ),
 )
-"""The first contract that serves a path, or else has a prefix of it, reports its errors."""
+"""The first contract that serves a path, or else has a prefix of it, reports the errors there."""
 
 
 def create_app(pool: Pool) -> ASGIApp:
-    """Makes the application. It expects HTTP requests only: no lifespan events, no websockets."""
+    """Makes the application. It expects only HTTP requests: no lifespan events, no websockets."""
     settings = pool.settings
     paths: dict[str, _Path] = {}
     threads = ThreadPoolExecutor(_GRAMMAR_THREADS)
@@ -128,12 +128,12 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
 
 
 _QUICKLY_READ: Final = 1 << 14
-"""Bytes of a body that is read on the event loop. Reading a longer one, which takes longer than
-waking a thread, must not make other requests wait."""
+"""The most bytes of a body that is read on the event loop. Reading a longer one takes longer than
+waking a thread, and other requests must not wait for it."""
 _WITH_BODY: Final = ("POST", "DELETE")
 _OLLAMA: Final = "/api/"
 _GRAMMAR_THREADS: Final = 80
-"""More than may wait for the process of grammars, so that known grammars never do."""
+"""More than may wait for the grammar process, so that known grammars never wait."""
 
 
 class _Path:
@@ -197,7 +197,8 @@ class _Path:
             await response(scope, receive, send)
 
     async def _wait(self, seat: Seat, body: Body, scope: Scope, send: Send) -> Service:
-        """Waits until a model is loaded. A stream begins meanwhile, and comments keep it alive."""
+        """Waits until a model is loaded. A stream begins during the wait; comments keep it
+        alive."""
         loading = seat.loading
         assert loading is not None, "a seat that is used is not unloaded"
         patience = ERRORS_COME_S if self._report and body.any("stream") is True else None
@@ -213,7 +214,7 @@ class _Path:
             if loading.cancelled():
                 raise UnavailableError(SHUTTING_DOWN) from None
             raise
-        except ModelLoadError as error:  # clients are not told where a model is
+        except ModelLoadError as error:  # clients must not learn where a model is
             sentence = str(error).replace(str(seat.model.folder), seat.model.name)
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             raise ApiError(status, sentence, "server_error") from error
@@ -243,5 +244,5 @@ async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
 
 
 def _refuse_disabled(_pool: Pool, _body: Body) -> Response:
-    sentence = "This server was started without it; see --disable."
+    sentence = "This is disabled on this server; see --disable."
     raise ApiError(HTTPStatus.NOT_IMPLEMENTED, sentence, "not_supported_error")

@@ -16,26 +16,26 @@ from akunu_py.server.errors import BodyError
 D = TypeVar("D")
 
 _MAX_CHARACTERS: Final = 4 << 20
-"""The length of all texts of a body together, including files around a gap: encoding takes about a
-second for each million, and nothing can end it."""
+"""The most characters of all texts of a body, including files around a gap: encoding takes about a
+second per million, and cannot be interrupted."""
 _MAX_ESCAPES: Final = 1 << 20
-"""Backslashes of a body: a text with many takes long to find."""
+"""The most backslashes of a body: a text with many of them takes long to find."""
 _MAX_DIGITS: Final = 100
-"""Of an integer: thousands of digits take their square to read."""
+"""The most digits of an integer: parsing takes quadratic time."""
 _MAX_VALUES: Final = 1 << 18
-"""JSON is parsed in one go, during which nothing else runs."""
+"""The most values of a body: while JSON is parsed, nothing else runs."""
 _MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
 _HALF_CHARACTER: Final = re.compile(r"\\u[dD][89abcdefABCDEF]")
-"""The escape of half a character in UTF-16, also where both halves are there."""
+"""The escape of half a character in UTF-16, even if both halves are there."""
 _TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A text, or the rest of a body that ends within one."""
+"""A string, or the rest of a body that ends inside one."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
 
 
 class Body:
-    """One JSON object; `path` says where it is in the whole body, for messages."""
+    """One JSON object; `path` is its place in the whole body, for messages."""
 
     def __init__(self, fields: Mapping[str, Any], path: str = "") -> None:
         self._fields = fields
@@ -59,7 +59,7 @@ class Body:
         return cls(value)
 
     def has(self, *names: str) -> bool:
-        """Whether one of these fields is there and not null."""
+        """Whether one of these fields is present and not null."""
         return self._find(names)[1] is not None
 
     def require(self, *names: str) -> None:
@@ -133,8 +133,8 @@ class Body:
         return self._find(names)[1]
 
     def joined(self, name: str, kinds: Sequence[str] = ("text",), joint: str = "\n\n") -> str:
-        """A string, or a list of parts that are all text, of one of these kinds; a part without a
-        type is of the first one. Parts are separate paragraphs, as for llama-server."""
+        """A string, or a list of text parts of these kinds; a part without a type has the first
+        kind. Parts become separate paragraphs, as in llama-server."""
         if not isinstance(self.any(name), list):
             return self.text(name, default="")
         texts = []
@@ -153,9 +153,9 @@ class Body:
         return Body(kept, self._path)
 
     def refuse(self, name: str, why: str, *, quotes: bool = False) -> NoReturn:
-        """Raises the error that says why a field cannot be served; `why` is the rest of the
-        sentence after the field's name, without the full stop. With `quotes` it may quote the
-        request, so it is not logged."""
+        """Raises the error that says why a field is refused; `why` is the rest of the sentence
+        after the field's name, without the full stop. With `quotes`, it may quote the request, so
+        it is not logged."""
         raise BodyError(f"`{self._path}{name}` {why}.", f"{self._path}{name}", quotes=quotes)
 
     def _find(self, names: Sequence[str]) -> tuple[str, Any]:
@@ -216,7 +216,7 @@ def _check_count(raw: bytes) -> None:
     if count(0, len(raw)) <= _MAX_VALUES:
         return
     found = end = 0
-    for text in _TEXT.finditer(raw):  # signs within texts do not count
+    for text in _TEXT.finditer(raw):  # punctuation inside strings does not count
         found += 1 + count(end, text.start())
         end = text.end()
         if found > _MAX_VALUES:
@@ -229,7 +229,7 @@ def parse_json(text: str) -> Any:
     """A JSON value, with question marks for half characters.
 
     Raises:
-        ValueError: if it is none, or has a number in it that no float can hold.
+        ValueError: if it is not JSON, or has a number that no float can hold.
         RecursionError: if it is nested too deeply.
     """
     value = json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant)

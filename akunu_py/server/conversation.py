@@ -26,12 +26,12 @@ MAX_TOOLS: Final = 512
 
 
 def read_messages(body: Body) -> list[Message]:
-    """The messages, with their content as one text; other fields go on to the template."""
+    """The messages, with their content as one text; other fields are passed to the template."""
     return [_message(message) for message in some_messages(body)]
 
 
 def some_messages(body: Body) -> list[Body]:
-    """The messages as they came, at least one."""
+    """The messages as the client sent them, at least one."""
     messages = body.objects("messages", most=MAX_MESSAGES)
     if not messages:
         body.refuse("messages", "must have at least one message")
@@ -49,7 +49,7 @@ def _message(message: Body) -> Message:
             | call_of(call.object("function"), call.any("id"))
             for call in calls
         ]
-    # `developer` is OpenAI's newer word for the role of the system message; no template knows it.
+    # `developer` is OpenAI's newer name for the system role; no template knows it.
     role = "system" if role == "developer" else role
     return kept | {"role": role, "content": message.joined("content")}
 
@@ -77,7 +77,7 @@ def merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _thought_of(message: Mapping[str, Any]) -> str:
-    """The reasoning of an earlier answer, under any of the names that clients send it by."""
+    """The reasoning of an earlier answer, under any of the names that clients use."""
     names = ("reasoning_content", "reasoning", "thinking")
     return next((text for name in names if isinstance(text := message.get(name), str)), "")
 
@@ -144,8 +144,8 @@ def in_turns(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
-    """An earlier call, whose arguments are in a field of an object with its name. Templates expect
-    an object; what is none, such as the text of a call that was cut, is put into one."""
+    """An earlier call, from an object with its name and its arguments. Templates expect arguments
+    to be an object; anything else, such as the text of a call that was cut, is put into one."""
     arguments = function.any(field)
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
@@ -156,7 +156,7 @@ def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any
 
 
 def made_call(name: str, arguments: Any, id_: Any) -> dict[str, Any]:
-    """A call, with its arguments as they are given."""
+    """A call with the given arguments."""
     named = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return named if id_ is None else {"id": id_} | named
 
@@ -172,7 +172,7 @@ def read_offered_tools(body: Body) -> list[dict[str, Any]]:
 
 def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
     """A tool as the client sent it, after checking the fields that templates and parsers use;
-    `schema` is the name of the one that describes its arguments."""
+    `schema` names the field that describes its arguments."""
     if not function.text("name", default=""):
         function.refuse("name", "is missing")
     function.text("description", default="")
@@ -188,7 +188,7 @@ def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tools:
-    """The tools that may be called. With `must_call`, the completion has to be a call; with
+    """The tools that may be called. With `must_call`, the completion must be a call; with
     `one_call`, it ends after the first."""
 
     offered: tuple[dict[str, Any], ...] = ()
@@ -197,7 +197,7 @@ class Tools:
 
 
 def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
-    """The tools that `tool_choice` and `parallel_tool_calls` let the model call."""
+    """The tools that `tool_choice` and `parallel_tool_calls` allow the model to call."""
     may_call, must_call, among, named = _read_tool_choice(body)
     parallel = body.flag("parallel_tool_calls", default=True) and not named
     if among is not None:
@@ -212,9 +212,9 @@ def select_tools(body: Body, offered: Sequence[dict[str, Any]]) -> Tools:
 
 
 def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None, bool]:
-    """Whether a tool may and whether one must be called; the names of those that may, None for
-    all; and whether it is exactly one call. The field is a word, or an object that names one tool
-    by its name or by its type, or several that are allowed."""
+    """Whether a tool may be called; whether one must be; the names of the allowed ones, None for
+    all; and whether exactly one call is wanted. The field is a word, or an object that gives one
+    tool by its name or type, or several allowed ones."""
     if not isinstance(body.any("tool_choice"), dict):
         word = body.text("tool_choice", default="auto")
         if word not in ("auto", "none", "required"):
@@ -237,11 +237,11 @@ def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None, bool]:
 def _hold_calls(
     tokenizer: Tokenizer, answer: Grammar | None, tools: Tools
 ) -> tuple[Grammar | None, bool]:
-    """The grammar of an answer that may call tools, and whether it holds the calls; `answer` is
-    that of an answer without calls.
+    """The grammar of an answer that may call tools, and whether it constrains the calls; `answer`
+    is the grammar of an answer without calls.
 
-    A call of a `strict` function follows its schema, or the request is refused. Other calls follow
-    it as far as it can be followed.
+    The schema of a `strict` function is enforced, or the request is refused. Other schemas are
+    enforced as far as possible.
     """
     format_ = tokenizer.answer_format
     if not tools.offered:
@@ -258,7 +258,9 @@ def _hold_calls(
     is_needed = bool(strict) or tools.must_call or chooses_answer
     if format_.layout is None:
         if is_needed:
-            raise InvalidRequestError("This model's format of calls is not known to this server.")
+            raise InvalidRequestError(
+                "This server does not know this model's format of tool calls."
+            )
         return None, False
 
     def calls(offered: Sequence[dict[str, Any]], simple: Collection[str] = ()) -> CallGrammar:
@@ -274,8 +276,8 @@ def _hold_calls(
         return grammar.after_mark()
 
     if strict and (unmet := make_checked(lambda: calls(strict).calls_only()).unmet):
-        why = f"a `strict` one cannot demand {unmet[0]}"
-        raise UnreadableRequestError(f"The schemas of the tools cannot be followed: {why}.")
+        why = f"a `strict` one cannot require {unmet[0]}"
+        raise UnreadableRequestError(f"The schemas of the tools cannot be used: {why}.")
 
     def is_simple(tool: dict[str, Any]) -> bool:
         try:
@@ -294,7 +296,7 @@ def _hold_calls(
             if is_needed:
                 raise
             return None, False
-        left = f"more than names and types of the parameters of {', '.join(simple)}"
+        left = f"anything but the names and types of the parameters of {', '.join(simple)}"
         grammar = replace(grammar, unmet=(*grammar.unmet, left))
     if chooses_answer or tools.must_call:
         return grammar, True
@@ -306,7 +308,7 @@ def _hold_calls(
 @dataclass(eq=False, kw_only=True)
 class ChatJob(Job):
     """A job that continues a conversation. Its answer marks reasoning and calls as the `format`
-    says; with `holds_calls`, a grammar holds the calls to it. `own_stop` is a stop string that is
+    says; with `holds_calls`, a grammar enforces that format. `own_stop` is a stop string that is
     not the client's."""
 
     tools: Tools
@@ -327,11 +329,11 @@ class ChatJob(Job):
         opens: bool = True,
         budget: int | None = None,
     ) -> "ChatJob":
-        """Renders a conversation by the model's template.
+        """Renders a conversation with the model's template.
 
-        If the last message is the assistant's, and text, the answer continues it, unless
-        `continues` is false. Without `opens` the prompt does not begin an answer. The `budget` is
-        that of reasoning before a grammar.
+        If the last message is text from the assistant, the answer continues it, unless `continues`
+        is false. Without `opens`, the prompt does not begin an answer. The `budget` is that of
+        reasoning before a grammar.
         """
         format_ = tokenizer.answer_format
         last = messages[-1]
@@ -339,7 +341,7 @@ class ChatJob(Job):
         if begun := begun and continues:
             messages = messages[:-1]
             if not messages:
-                Body({}).refuse("messages", "must have another before the one that is continued")
+                Body({}).refuse("messages", "must have one before the message to continue")
         shown = tools.offered
         if format_.in_words:
             messages = in_words(messages, shown, format_)
@@ -352,7 +354,7 @@ class ChatJob(Job):
             shown = ()
         if not format_.knows_calls:  # it may not know when to stop
             tools = replace(tools, one_call=bool(tools.offered))
-        if tools.must_call:  # stop strings end texts; calls that one cuts do not parse
+        if tools.must_call:  # stop strings end texts, and a call that is cut does not parse
             options = replace(options, stop=())
         grammar, holds = _hold_calls(tokenizer, options.grammar, tools)
         prompt = tokenizer.render_chat(
@@ -389,15 +391,15 @@ class ChatJob(Job):
 
 
 def count_tokens(service: Service, job: ChatJob, **head: str) -> JSONAnswer:
-    """How long the prompt of a job is."""
+    """The length of the prompt of a job."""
     engine = service.engine
     tokens = engine.tokenizer.encode(str(job.prompt), most=engine.context_limit)
     return JSONAnswer(head | {"input_tokens": len(tokens)})
 
 
 def _variables(tokenizer: Tokenizer) -> dict[str, str]:
-    """Today's date for templates of Llama 3, as from llama-server: without it, they say that it is
-    July 2024. The user may have set another."""
+    """Today's date for templates of Llama 3, as in llama-server: without it, they say that it is
+    July 2024. The user may have set another date."""
     if "date_string" not in tokenizer.template or "date_string" in tokenizer.template_args:
         return {}
     return {"date_string": datetime.now(UTC).strftime("%d %b %Y")}
@@ -413,7 +415,7 @@ class Blocks:
 
     @property
     def calls(self) -> list[Block]:
-        """The calls that have ended, of which the last one may be cut."""
+        """The calls that have ended; the last one may be cut."""
         return [block for block in self.done if block.call]
 
     @property

@@ -1,8 +1,8 @@
-"""Dialect: the options of a request as the clients of one contract write them.
+"""Dialect: the options of a request in the form of one API.
 
-All contracts share the fields, each with the names that OpenAI, llama-server, Ollama, vLLM and
-mlx-lm's server have for it. With `samplers`, only the filters that it names apply; if it does not
-name `temperature`, tokens are sampled at a temperature of 1.
+All APIs share the fields, each under the names that OpenAI, llama-server, Ollama, vLLM and mlx-lm's
+server have for it. With `samplers`, only the filters that it lists apply; if `temperature` is not
+listed, tokens are sampled at a temperature of 1.
 """
 
 import json
@@ -38,11 +38,11 @@ N = TypeVar("N", int, float)
 
 @dataclass(frozen=True)
 class Dialect:
-    """What is special in a contract.
+    """What is special in an API.
 
-    `limits` are the names of the most tokens to generate; a number below `least_limit` sets none.
-    `recent` tokens are penalized for repetition. If it `clamps`, a number below its range counts as
-    the least one; else it is refused.
+    `limits` are the names of the field for the most tokens to generate; a number below
+    `least_limit` sets no limit. The last `recent` tokens are penalized for repetition. If it
+    `clamps`, a number below its range counts as the lowest one; otherwise it is refused.
     """
 
     limits: tuple[str, ...]
@@ -67,13 +67,13 @@ LLAMA: Final = Dialect(
     ("n_predict", "max_tokens"), temperature=0.8, top_k=40, top_p=0.95, min_p=0.05
 )
 OLLAMA: Final = Dialect(("num_predict",), least_limit=1, temperature=0.8, top_k=40, top_p=0.9)
-"""As Ollama's, but for `repeat_penalty`, which is 1, because code repeats itself on purpose."""
+"""Ollama's, except for `repeat_penalty`, which is 1, because code repeats itself on purpose."""
 
 SAMPLERS: Final = ("penalties", "top_k", "top_p", "min_p", "xtc", "temperature", "infill")
-"""The samplers of this server; unknown names are ignored, as llama-server does."""
+"""The samplers of this server; unknown names are ignored, as in llama-server."""
 DEFAULT_SAMPLERS: Final = SAMPLERS[:-1]
 FORBIDDEN: Final = -1e9
-"""The logit bias that forbids a token: far below every logit, and still a finite number."""
+"""The logit bias that forbids a token: far below every logit, but finite."""
 
 _SAMPLING: Final = options_in(Sampling)
 _LETTERS: Final = {"e": "penalties", "k": "top_k", "p": "top_p", "m": "min_p", "x": "xtc",
@@ -86,9 +86,9 @@ _MAX_STOPS: Final = 64
 _MAX_STOP_LENGTH: Final = 512
 _MAX_BIASES: Final = 1024
 _MAX_BIASED: Final = 4096
-"""Characters of the texts with a bias together, and the tokens that they stand for."""
+"""The most characters of all texts with a bias, and of the tokens that they stand for."""
 _MAX_PARTS: Final = 1024
-"""Texts in a prompt that mixes them with ids: each is encoded on its own."""
+"""The most texts in a prompt that mixes texts and ids: each is encoded on its own."""
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
@@ -99,7 +99,7 @@ GRAMMAR_FIELDS: Final = (
     "guided_choice", "structured_outputs", "response_format", "format", "output_format",
     "output_config", "text", "tools",
 )  # fmt: skip
-"""The fields of all contracts that a grammar may come from: they take long to read."""
+"""The fields of all APIs that may have a grammar: they take long to read."""
 _GRAMMARS: Final = (
     ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
     ("guided_choice",),
@@ -128,10 +128,10 @@ def read_options(
     logprobs: int | None = None,
     grammar: Grammar | None = None,
 ) -> Options:
-    """Reads the options of a request: the `part` of the body that has them, or the whole.
+    """Reads the options of a request: the `part` of the body that has them, or the whole body.
 
-    `stops` is the name of the stop strings; the `grammar` comes from a field that only this
-    contract has. The server's defaults replace the dialect's.
+    `stops` is the name of the stop strings; the `grammar` comes from a field that only this API
+    has. The server's defaults replace the dialect's.
     """
     body, defaults = part or whole, service.defaults
     tokenizer = service.engine.tokenizer
@@ -173,7 +173,7 @@ def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[i
     """A text, an object with one, a list of ids, or a list that mixes ids and texts."""
     if isinstance(given, dict):
         if given.get("multimodal_data"):
-            body.refuse(f"{name}.multimodal_data", "cannot be served; this model reads only text")
+            body.refuse(f"{name}.multimodal_data", "is not supported; this model reads only text")
         given = given.get("prompt_string")
     parts = [given] if isinstance(given, str) else given
     if not isinstance(parts, list):
@@ -225,7 +225,7 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
     for name, neutral in _UNSERVED.items():
         value = body.any(name)
         if value is not None and value not in neutral:
-            body.refuse(name, "is not served; leave it out")
+            body.refuse(name, "is not supported; leave it out")
     defaults, samplers = service.defaults, read_samplers(body)
 
     def number(name: str, usual: float) -> float:
@@ -281,7 +281,7 @@ def _read_stops(body: Body, name: str) -> tuple[str, ...]:
 
 
 def _read_seed(body: Body, usual: int | None) -> int | None:
-    """None for a random one, as for negative seeds and llama.cpp's largest one."""
+    """The seed; None means random, as do negative seeds and llama.cpp's largest one."""
     seed = body.integer(*_SAMPLING["seed"].wire_names, default=usual)
     return None if seed is None or seed < 0 or seed == _LLAMA_RANDOM_SEED else seed % _SEEDS
 
@@ -327,24 +327,24 @@ def read_format(body: Body, name: str) -> Grammar | None:
 
 
 def schema_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = False) -> Grammar:
-    """The grammar of a JSON schema, with the demands that it leaves out; a `strict` schema that has
-    such demands is refused."""
+    """The grammar of a JSON schema, with the constraints that it leaves out; a `strict` schema with
+    such constraints is refused."""
     grammar = Grammar.json_schema(schema)
     if len(grammar.source) > _MAX_SCHEMA_LENGTH:
         raise BodyError(f"A JSON schema must be shorter than {_MAX_SCHEMA_LENGTH} characters.")
     try:
         unmet = unmet_in(f"start: {json_lark(closed(bounded(schema)))}")
-        reason = f"a `strict` schema cannot demand {unmet[0]}" if strict and unmet else ""
+        reason = f"a `strict` schema cannot require {unmet[0]}" if strict and unmet else ""
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         reason = one_line(str(error))
     if reason:
-        raise UnreadableRequestError(f"The JSON schema cannot be followed: {reason}.")
+        raise UnreadableRequestError(f"The JSON schema cannot be used: {reason}.")
     return replace(grammar, unmet=unmet)
 
 
 def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
-    """A grammar that the answer must match: llama-server's `json_schema`, and `grammar` in GBNF or
-    in llguidance's Lark; `regex`; or what vLLM calls them, and its choice of texts."""
+    """A grammar that the answer must match: llama-server's `json_schema`; `grammar` in GBNF or
+    llguidance's Lark; `regex`; or vLLM's names for these, and its choice of texts."""
     found = []
     nested = body.object("structured_outputs")
     for holder, kinds in ((body, _GRAMMARS), (nested, _NESTED_GRAMMARS)):
@@ -367,7 +367,7 @@ def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
     if nested.flag("json_object", default=False):
         found.append(Grammar.json_object())
     if nested.has("structural_tag"):
-        nested.refuse("structural_tag", "is not served; send `tools`")
+        nested.refuse("structural_tag", "is not supported; send `tools`")
     if len(found) > 1:
         body.refuse("grammar", "cannot be combined with `json_schema` or `regex`")
     return found[0] if found else None
@@ -388,7 +388,7 @@ def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:
 
 def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:
     """Logit biases, `[[TOKEN, BIAS], ...]` or `{"TOKEN": BIAS}`: `false` forbids a token, and a
-    text stands for all its tokens. `ignore_eos` forbids those that end an answer."""
+    text stands for all its tokens. `ignore_eos` forbids the tokens that end an answer."""
     name = "logit_bias"
     biases: list[tuple[int, float]] = []
     if body.flag("ignore_eos", default=False):
@@ -412,8 +412,8 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
             tokens = tokenizer.encode_plain(token)
             left -= max(len(token), len(tokens))
         elif isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            texts = f"short texts, of {_MAX_BIASED} characters together"
-            body.refuse(name, f"must name tokens by their ids, 0 or more, or by {texts}")
+            texts = f"short texts, {_MAX_BIASED} characters in all"
+            body.refuse(name, f"must give tokens by id, 0 or more, or as {texts}")
         if bias is False:
             bias = FORBIDDEN
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
@@ -424,11 +424,11 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
 
 def _read_project(body: Body, memory: Memory) -> str | None:
     """The only project that a request drafts from: a folder that the server was started with, or
-    its last name. None for all projects, an empty text for none. Without the field, a file of
+    its last name. None means all projects, an empty text none. Without the field, a file in
     `input_extra` stands for its project.
 
     Raises:
-        ApiError: if the server was not started with it, whether or not there is such a folder.
+        ApiError: if the server was not started with it, whether or not such a folder exists.
     """
     given = body.text("project", default=None)
     if given is None:

@@ -1,7 +1,7 @@
 """The errors that clients see: a status, a sentence and a kind.
 
-No internal detail reaches a client: an error that is not an `AkunuError` becomes a 500 in general
-words, and its details go to the log.
+No internal detail reaches a client: an error that is not an `AkunuError` becomes a general 500, and
+its details go to the log.
 """
 
 import logging
@@ -29,11 +29,11 @@ RETRY: Final = {"Retry-After": "1"}
 
 
 class ApiError(AkunuError):
-    """A request has failed: the response's status and headers, and one sentence.
+    """A request failed: the response's status and headers, and one sentence.
 
     `kind` is the `type` that llama-server and OpenAI have for the error, `param` the wrong field,
-    and `facts` are llama-server's further fields. With `quotes` the sentence may quote the request,
-    which the log must not.
+    and `facts` has llama-server's further fields. With `quotes`, the sentence may quote the
+    request, which the log must not.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NotFoundError(ApiError):
 
 
 class UnavailableError(ApiError):
-    """The server cannot complete anything now."""
+    """The server cannot answer now."""
 
     def __init__(self, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE
@@ -96,14 +96,14 @@ _ENGINE_ERRORS: Final = (
     (EngineClosedError, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable_error", None),
     (AkunuError, HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", None),
 )
-"""The first row whose class fits an error decides."""
+"""The first row whose class matches an error decides."""
 
 
 def noted_error(scope: MutableMapping[str, Any], error: Exception) -> ApiError:
-    """What a client sees of an error; leaves a sentence for the log in the scope.
+    """The error that a client sees; leaves a sentence for the log in the scope.
 
-    Only text is left there, and callers keep the error in no variable: its traceback holds the
-    request, which would otherwise live until the next full garbage collection.
+    Only text is left there, and callers must not keep the error in a variable: its traceback refers
+    to the request, which would then live until the next full garbage collection.
     """
     found = api_error_of(error)
     scope[NOTED_ERROR] = f"({found.kind})" if found.quotes else found.message
@@ -111,7 +111,7 @@ def noted_error(scope: MutableMapping[str, Any], error: Exception) -> ApiError:
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """What a client sees of an error; an unexpected error is logged."""
+    """The error that a client sees; an unexpected error is logged."""
     if isinstance(error, ApiError):
         return error
     for family, status, kind, headers in _ENGINE_ERRORS:
@@ -127,6 +127,6 @@ def api_error_of(error: Exception) -> ApiError:
     logger.debug("it failed here:", exc_info=error)
     return ApiError(
         HTTPStatus.INTERNAL_SERVER_ERROR,
-        "The engine failed on this request; the server's log says how.",
+        "The engine failed on this request; see the server's log.",
         "server_error",
     )

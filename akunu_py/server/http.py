@@ -1,6 +1,6 @@
-"""HttpServer: uvicorn on sockets that listen already; signals are left to the caller.
+"""HttpServer: uvicorn on sockets that already listen; signals are left to the caller.
 
-Run it on uvloop's event loop: every token wakes the loop, which takes asyncio's own loop several
+Run it on uvloop's event loop: every token wakes the loop, and asyncio's own loop takes several
 times as long.
 """
 
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 SECONDS_TO_SEND: Final = 60
-"""Seconds in which a request must have arrived: many megabytes, even by a slow network."""
+"""Seconds in which a request must arrive: enough for many megabytes over a slow network."""
 _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
 """Seconds between two requests of a connection, as in nginx. Most clients close idle connections
@@ -26,17 +26,17 @@ sooner: if the server closes first, a client may be writing its next request at 
 _HEAD_BYTES: Final = 64 << 10
 """The size of a request's head, beyond its first packet."""
 _DISCARDED_BYTES: Final = 64 << 20
-"""Most clients read the answer only after they have sent the whole body, refused or not."""
+"""Most clients read the answer only after sending the whole body, even if it is refused."""
 _PARSED_AT_ONCE: Final = 4 << 10
-"""Bytes that are parsed in one go: no more than 250 of the shortest requests, which is 5 ms."""
+"""Bytes that are parsed at a time: at most 250 of the shortest requests, which is 5 ms."""
 _MAX_PIPELINED: Final = 100
-"""Requests that wait on one connection; few clients send even a second one before the answer."""
+"""The most requests that wait on a connection; few clients send even a second one early."""
 _SPARE_DESCRIPTORS: Final = 64
 _FEW: Final = 8
 
 
 class HttpServer(uvicorn.Server):
-    """Serves one application on sockets until `should_exit` is set; then responses have one second
+    """Serves one application on sockets until `should_exit` is set; responses then have one second
     to finish."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -60,7 +60,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        # Without this option a body waits up to 40 ms for the acknowledgement of its head.
+        # Without this option, a body waits up to 40 ms for the acknowledgement of its head.
         # Connections inherit it, and asyncio sets it only on sockets with an explicit protocol.
         for listener in sockets or ():
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -70,19 +70,19 @@ class HttpServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        yield  # they are the caller's
+        yield  # the caller handles them
 
 
 def most_connections() -> int:
-    """How many connections there are descriptors for, beside the files of the process."""
+    """How many connections the file descriptors allow, besides the files of the process."""
     return max(_FEW, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_DESCRIPTORS)
 
 
 class _Protocol(HttpToolsProtocol):
-    """Bounds what a client can keep: a head without an end, which the parser would hold in memory;
-    a request that does not come to its end; what follows a refused head; requests that wait for
-    earlier ones; idle connections. Tells every request of a connection that the client has left;
-    uvicorn tells only the latest one."""
+    """Bounds the resources that a client can hold: a head without an end, which the parser would
+    keep in memory; a request that never ends; data after a refused head; requests that wait for
+    earlier ones; idle connections. It tells every request of a connection that the client has
+    disconnected; uvicorn tells only the latest one."""
 
     _in_head = False
     _head_bytes = 0
@@ -110,7 +110,7 @@ class _Protocol(HttpToolsProtocol):
         self._deadline = self.loop.call_later(SECONDS_TO_SEND, self._refuse_slow)
 
     def _refuse_slow(self) -> None:
-        if self.pipeline:  # reading is paused until the requests before this one are answered
+        if self.pipeline:  # reading is paused until earlier requests are answered
             self._await_request()
         else:
             self.transport.close()
@@ -164,9 +164,9 @@ class _Protocol(HttpToolsProtocol):
             if self.transport.is_closing():
                 return
             if len(self.pipeline) > _MAX_PIPELINED:
-                self.send_400_response("Too many requests wait on this connection.")
+                self.send_400_response("Too many requests are waiting on this connection.")
                 return
         if goes_on and self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > _HEAD_BYTES:
-                self.send_400_response("The head of the request is too long.")
+                self.send_400_response("The headers of the request are too long.")

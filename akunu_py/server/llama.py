@@ -1,6 +1,6 @@
-"""llama-server's contract, which llama.vim, llama.vscode, Tabby, Twinny and Continue rely on.
+"""llama-server's API, which llama.vim, llama.vscode, Tabby, Twinny and Continue use.
 
-`monitor.py` has its endpoints that tell how the server is.
+Its monitoring endpoints are in `monitor.py`.
 """
 
 import math
@@ -50,8 +50,8 @@ from akunu_py.text.fim import FillRequest, RepositoryFile
 
 _MAX_FILES: Final = 1024
 _MAX_TOKENIZED: Final = 1 << 20
-"""Bytes of a text whose tokens are asked for, in the longest form that a tokenizer may give it:
-NFKC makes 18 characters of one. There are no more tokens than bytes."""
+"""The most bytes of a text to tokenize, in the longest form that a tokenizer may give it: NFKC can
+turn one character into 18. There are no more tokens than bytes."""
 _AT_ONCE: Final = 1 << 12
 _STOP_TYPES: Final = {Finish.EOS: "eos", Finish.STOP: "word"}
 _MIN_LOGPROB: Final = -1e9
@@ -59,10 +59,10 @@ _MIN_LOGPROB: Final = -1e9
 _ABSENT: Final = object()
 _SHARED: Final = ("temperature", "top_k", "top_p", "min_p", "xtc_probability", "xtc_threshold",
                   "presence_penalty", "frequency_penalty")  # fmt: skip
-"""Settings of samplers that have the same names here."""
+"""Sampler settings with the same names here."""
 _OFF: Final = {"typical_p": 1.0, "dynatemp_range": 0.0, "mirostat": 0, "dry_multiplier": 0.0,
                "top_n_sigma": -1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9}  # fmt: skip
-"""llama-server's settings of samplers that are not served: they are always off."""
+"""llama-server's settings of samplers that are not supported; they are always off."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def _infill(service: Service, body: Body) -> Response:
         body.text("input_suffix", default=""),
         files,
     )
-    # Drafts may be copied even from files that do not fit into the prompt.
+    # Drafts may be copied from files even if these do not fit into the prompt.
     options = _read_options(service, body)
     references = (*options.references, *(file.text for file in files))
     return _respond(service, body, [gap], replace(options, references=references))
@@ -100,8 +100,8 @@ def _infill(service: Service, body: Body) -> Response:
 def _respond(
     service: Service, body: Body, prompts: Sequence[PromptInput], options: Options
 ) -> Response:
-    """Completes some prompts, each with every choice. An `id_slot` of -1 names no slot, and a
-    `t_max_predict_ms` of 0 or less sets no limit."""
+    """Completes prompts, each with every choice. An `id_slot` of -1 means no slot, and a
+    `t_max_predict_ms` of 0 or less no limit."""
     given = body.integer("id_slot", default=-1, least=-1)
     slot = None if given < 0 else given
     predict_ms = body.number("t_max_predict_ms", default=0.0)
@@ -123,7 +123,7 @@ def _read_options(service: Service, body: Body) -> Options:
 
 
 class _Reply(Reply):
-    """Writes results: chunks have the text as it is generated, the last one the statistics."""
+    """Writes results: chunks have the text as it is generated; the last has the statistics."""
 
     def __init__(self, service: Service, body: Body, jobs: Sequence[Job]) -> None:
         self._service = service
@@ -253,8 +253,8 @@ def _generation_settings(
 
 
 def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """The wanted fields. A nested field, such as `timings/prompt_n`, keeps its whole name and is
-    not nested in the result. Unknown fields are left out; no fields mean all of them."""
+    """The wanted fields; an empty list means all. A nested field, such as `timings/prompt_n`, keeps
+    its whole name and is not nested in the result. Unknown fields are left out."""
     if not fields:
         return result
     picked: dict[str, Any] = {}
@@ -268,8 +268,8 @@ def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
 
 
 def _tokenize(service: Service, body: Body) -> Response:
-    """`content` as ids. `add_special` puts the opening token before them; `parse_special: false`
-    takes spelled-out special tokens for plain text; `with_pieces` adds the text of each id."""
+    """`content` as ids. `add_special` puts the opening token first; with `parse_special: false`,
+    spelled-out special tokens are plain text; `with_pieces` adds the text of each id."""
     tokenizer, content = service.engine.tokenizer, body.text("content", default="")
     parts = (content[at : at + _AT_ONCE] for at in range(0, len(content), _AT_ONCE))
     if (
@@ -303,7 +303,7 @@ def _detokenize(service: Service, body: Body) -> Response:
 
 
 def _apply_template(service: Service, body: Body) -> Response:
-    """The prompt of a request for `/v1/chat/completions`, whose body it takes."""
+    """The prompt of a `/v1/chat/completions` request with this body."""
     prompt = str(read_chat(service, body).prompt)
     return JSONAnswer({"prompt": service.engine.tokenizer.readable(prompt)})
 
@@ -329,7 +329,7 @@ def _props(service: Service, nothing: Body) -> Response:
 
 
 def _lora_adapters(_pool: Pool, _body: Body) -> Response:
-    return JSONAnswer([])  # an adapter is a part of the model from the start
+    return JSONAnswer([])  # an adapter is part of the model from the start
 
 
 ENDPOINTS: Final = (

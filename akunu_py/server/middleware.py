@@ -2,7 +2,7 @@
 
 Access control matters because any web page can send requests to localhost. So the Host header must
 name this server (a page whose domain is rebound to 127.0.0.1 sends its own name), and the page that
-sent the request, if any, must be served by this machine or be allowed by name. Desktop applications
+sent the request, if any, must come from this machine or be allowed by name. Desktop applications
 have schemes that no web page has.
 """
 
@@ -42,7 +42,7 @@ MODEL: Final = "akunu_py.model"
 """The key in a request's scope for the name of the model that it is for."""
 _HELD: Final = "akunu_py.held"
 _POLLED: Final = "/status.json"
-"""The status page asks for it all the time, so the log has it only at level DEBUG."""
+"""The status page requests this all the time, so it is logged only at level DEBUG."""
 _BEARER: Final = "bearer "
 _HARMLESS: Final = ("GET", "HEAD", "OPTIONS")
 _PRIVATE: Final = (".localhost", ".local", ".internal")
@@ -59,10 +59,10 @@ class RequestLog:
     """Turns errors into responses, unless a response has begun, and logs a line for each request:
     method, path, status, duration, the model, and why it was refused.
 
-    The line has no content of the request, nor what the path says of a client's own: `shown` makes
-    `/v1/responses/{id:path}` of it. The application leaves the status in the scope: if this
-    class wrapped `send`, every streamed token would pass through the wrapper. `error_form` returns,
-    for a path, the function that makes the JSON object for an error.
+    The line has no content of the request, and no client data from the path: `shown` turns that
+    into `/v1/responses/{id:path}`. The application leaves the status in the scope: if this class
+    wrapped `send`, every streamed token would pass through the wrapper. `error_form` returns, for a
+    path, the function that makes the JSON object for an error.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RequestLog:
             logger.log(level, "%s %s %d %.1f ms%s", scope["method"], path, status, took_ms, why)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> ApiError | None:
-        """Runs the application; returns its error, if a response to that can still be sent."""
+        """Runs the application; returns its error if an error response can still be sent."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:
@@ -105,7 +105,7 @@ class RequestLog:
 
 
 class _Pages(CORSMiddleware):
-    """Logs the requests that it refuses by itself; `RequestLog`, within it, has the others."""
+    """Logs the requests that it refuses itself; the inner `RequestLog` logs the others."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
         response = super().preflight_response(request_headers)
@@ -116,21 +116,21 @@ class _Pages(CORSMiddleware):
 
 
 def allow_pages(app: ASGIApp, origins: Collection[str]) -> ASGIApp:
-    """Tells browsers which pages may read answers: desktop applications, those of this machine, and
+    """Tells browsers which pages may read answers: desktop applications, pages of this machine, and
     the `origins`."""
     return _Pages(
         app,
         allow_origins=origins,
         allow_origin_regex=_ORIGINS,
         allow_methods=("GET", "POST", "DELETE", "OPTIONS"),
-        allow_headers=("*",),  # libraries send many headers of their own, and more each version
-        allow_private_network=True,  # their user named them
+        allow_headers=("*",),  # libraries send many headers, and more with each version
+        allow_private_network=True,  # the user allowed these pages
     )
 
 
 class AccessMiddleware:
-    """Refuses requests with a foreign Host or Origin, and those without the API key, which the
-    `open_paths` do not need. A request to one of the `loading_paths` may load a model."""
+    """Refuses requests with a foreign Host or Origin, and requests without the API key except to
+    the `open_paths`. A request to one of the `loading_paths` may load a model."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class AccessMiddleware:
         is_foreign = headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers
         is_harmless = scope["method"] in _HARMLESS and scope["path"] not in self._loading_paths
         if is_foreign and not is_harmless:  # a browser that hides the page
-            raise _forbidden("Web pages that do not tell their Origin may not use this server.")
+            raise _forbidden("Web pages without an Origin header may not use this server.")
         if self._key is not None and scope["path"] not in self._open_paths:
             self._check_key(headers, self._key)
         await self._app(scope, receive, send)
@@ -170,9 +170,9 @@ class AccessMiddleware:
         if name in self._names or name.endswith(_PRIVATE):
             return
         try:
-            ipaddress.ip_address(name)  # which no domain can be rebound to act as
+            ipaddress.ip_address(name)  # no domain can be rebound to pass as one
         except ValueError:
-            sentence = "This server does not have that Host name; see --allow-host."
+            sentence = "This server does not have this Host name; see --allow-host."
             raise _forbidden(sentence) from None
 
     def _check_origin(self, origin: str | None, host: str) -> None:
@@ -181,13 +181,13 @@ class AccessMiddleware:
         if re.fullmatch(_ORIGINS, origin):
             return
         if origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-            raise _forbidden("Web pages of that Origin may not use this server; see --cors.")
+            raise _forbidden("Web pages of this Origin may not use this server; see --cors.")
 
     def _check_key(self, headers: Headers, key: str) -> None:
         given = headers.get("authorization", "")
         given = given[len(_BEARER) :] if given.lower().startswith(_BEARER) else ""
         given = given or headers.get("x-api-key", "")
-        # Headers are decoded as Latin-1; clients that send other letters at all send UTF-8.
+        # Headers are decoded as Latin-1; clients that send other letters use UTF-8.
         sent, own = given.encode("latin-1"), key.encode(errors="surrogateescape")
         if not hmac.compare_digest(sent, own):
             raise ApiError(
@@ -208,9 +208,8 @@ class DisconnectMiddleware:
     Cancelling it closes the iteration over the events, which cancels the jobs on the engine's
     thread. A body of too many bytes is refused, before it is read if its size is declared.
 
-    All bodies together have a limit. Those that have not come to their end share half of it, and
-    the largest of them gives way; one that is whole keeps its place until it is read, and then what
-    is kept of it.
+    All bodies together have a limit. Incomplete ones share half of it, and the largest of them is
+    dropped first. A complete body counts until it is read, and then what is kept of it counts.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
@@ -247,11 +246,11 @@ class DisconnectMiddleware:
             await asyncio.gather(work, left, return_exceptions=True)
         try:
             if work.cancelled():
-                scope.setdefault(NOTED_ERROR, "the client left")
+                scope.setdefault(NOTED_ERROR, "the client disconnected")
             else:
                 work.result()
         finally:
-            del work  # its traceback holds this frame, and so the request
+            del work  # its traceback refers to this frame, and so to the request
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body; None if the client disconnected before its end."""
@@ -276,7 +275,7 @@ class DisconnectMiddleware:
                         del self._unfinished[largest]
                         largest.reschedule(0)
         except TimeoutError:
-            sentence = "The body did not come to its end before others needed its place."
+            sentence = "The body was dropped before its end, because others needed its memory."
             raise ApiError(
                 HTTPStatus.REQUEST_TIMEOUT, sentence, headers={"Connection": "close"}
             ) from None
@@ -285,13 +284,13 @@ class DisconnectMiddleware:
         if self._held_bytes + size > self._most_held - share:
             raise ApiError(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                "The bodies of the requests that wait are too large together; try again shortly.",
+                "The bodies of waiting requests are too large in total; try again shortly.",
                 "rate_limit_error",
                 headers=RETRY,
             )
         self._held_bytes += size
         scope[_HELD] = size
-        if size:  # one request begins in each pass of the event loop, or many would stall it
+        if size:  # one request begins per pass of the event loop; many at a time would stall it
             async with self._turn:
                 await asyncio.sleep(0)
         return b"".join(parts)
@@ -305,7 +304,7 @@ class DisconnectMiddleware:
 
 
 async def _nothing_more() -> Message:
-    """What the application may receive: only `DisconnectMiddleware` learns of a disconnect."""
+    """The application's `receive`: only `DisconnectMiddleware` learns of a disconnect."""
     never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     return await never
 

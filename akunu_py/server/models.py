@@ -1,7 +1,7 @@
-"""What clients ask about models, in the contracts of OpenAI and Anthropic, LM Studio, and Ollama:
-which there are, which are loaded, fetching and deleting them.
+"""Endpoints about models, in the APIs of OpenAI and Anthropic, LM Studio, and Ollama: which models
+there are and which are loaded, and fetching and deleting them.
 
-No model is loaded for that: the answers come from its files.
+No model is loaded for this: the answers come from the files.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ _YEAR_S: Final = 365 * 24 * 3600
 _FOREVER: Final = "9999-01-01T00:00:00Z"
 _DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _FETCHING: Final = Lock()
-"""Held while a model is fetched: one at a time, as all share the network and the disk."""
+"""Held while a model is fetched: one at a time, because all share the network and the disk."""
 
 T = TypeVar("T")
 
 
 def timestamp(moment: datetime) -> str:
-    """A time as Ollama writes it."""
+    """A time in Ollama's form."""
     return moment.isoformat().replace("+00:00", "Z")  # as Go writes it
 
 
 def tagged(name: str) -> str:
-    """A model's name as Ollama has it: always with a tag."""
+    """A model's name in Ollama's form: always with a tag."""
     return name if ":" in name else f"{name}:latest"
 
 
 def _offered(pool: Pool) -> Iterator[tuple[str, LocalModel]]:
-    """All models, once for each of their names."""
+    """All models, once per name."""
     for model in pool.models():
         for name in pool.names_of(model):
             yield name, model
@@ -68,13 +68,13 @@ def _seat(pool: Pool, model: LocalModel) -> Seat | None:
 
 
 def _context(pool: Pool, model: LocalModel) -> int:
-    """How long a prompt and its answer may be; until it is loaded, what its configuration says."""
+    """The most tokens of a prompt and its answer; from its configuration until it is loaded."""
     seat = _seat(pool, model)
     return seat.service.engine.context_limit if seat and seat.service else model.context
 
 
 def _list_models(pool: Pool, _: Body) -> Response:
-    """`/v1/models`, with what the clients of OpenAI, Anthropic and llama-server read."""
+    """`/v1/models`, with the fields that clients of OpenAI, Anthropic and llama-server read."""
     entries = [_entry(pool, name, model) for name, model in _offered(pool)]
     ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"], "has_more": False}
     return JSONAnswer({"object": "list", "data": entries} | ends)
@@ -145,7 +145,7 @@ def _tags(pool: Pool, _: Body) -> Response:
 
 
 def _ps(pool: Pool, _: Body) -> Response:
-    """The models that are loaded, and when each will leave."""
+    """The loaded models, and when each will be unloaded."""
     entries = []
     for seat in pool.seats:
         if seat.service is None:
@@ -238,7 +238,7 @@ def _asked(pool: Pool, body: Body) -> LocalModel:
 
 
 def _pull(pool: Pool, body: Body) -> Response:
-    """Fetches a model from the hub; one that is not from there is left alone."""
+    """Fetches a model from the hub; leaves models from elsewhere alone."""
     name: str | None = _needed_name(body)
     with suppress(ApiError):
         model = pool.find_on_disk(str(name))
@@ -247,7 +247,7 @@ def _pull(pool: Pool, body: Body) -> Response:
 
 
 def _needed_name(body: Body) -> str:
-    """The name in a request that must name a model: no name is not that of the first one."""
+    """The name in a request that must name a model: here, no name does not mean the first one."""
     name = body.text("model", "name", default="").removesuffix(":latest")
     if not name:
         body.refuse("model", "must name a model")
@@ -257,17 +257,17 @@ def _needed_name(body: Body) -> str:
 
 
 def is_fetching() -> bool:
-    """Whether a model is fetched, which also goes on when its client has left."""
+    """Whether a model is being fetched, which continues even if its client disconnects."""
     return _FETCHING.locked()
 
 
 def _fetch(task: Callable[[], T]) -> "asyncio.Future[T]":
-    """Runs a part of a download on a thread of its own, which the loop and its threads do not wait
-    for."""
+    """Runs a part of a download on its own thread, so that the loop and its threads never wait for
+    it."""
     if not _FETCHING.acquire(blocking=False):
-        raise UnavailableError("Another model is being fetched; ask again when it is here.", RETRY)
+        raise UnavailableError("Another model is being fetched; try again when it is here.", RETRY)
     result: Future[T] = Future()
-    result.set_running_or_notify_cancel()  # from now on nobody can cancel it
+    result.set_running_or_notify_cancel()  # from now on, it cannot be cancelled
 
     def work() -> None:
         try:
@@ -284,8 +284,8 @@ def _fetch(task: Callable[[], T]) -> "asyncio.Future[T]":
 
 
 class _Pull(Response):
-    """Downloads when it is sent, and tells how far it is. A client that leaves does not end it:
-    the next one goes on from what is there."""
+    """Downloads when it is sent, and reports progress. The download continues if its client
+    disconnects, and the next client gets the progress from there."""
 
     def __init__(self, name: str | None, *, streams: bool) -> None:
         super().__init__(media_type=NDJSON if streams else "application/json")
@@ -325,17 +325,17 @@ class _Pull(Response):
 
 
 def _delete(pool: Pool, body: Body) -> Response:
-    """Deletes a model from the cache of the hub."""
+    """Deletes a model from the hub's cache."""
     model = pool.find_on_disk(_needed_name(body))
     check_removable(model)
     if model in pool.first:
-        sentence = f"{model.name} was named by --model, and the server needs it."
+        sentence = f"{model.name} was given with --model, so the server needs it."
         raise ApiError(HTTPStatus.CONFLICT, sentence)
     return _Delete(pool, model)
 
 
 class _Delete(Response):
-    """Unloads a model, once its requests have ended, and deletes it."""
+    """Unloads a model once its requests have ended, and deletes it."""
 
     def __init__(self, pool: Pool, model: LocalModel) -> None:
         super().__init__()

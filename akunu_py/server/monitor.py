@@ -1,5 +1,5 @@
-"""What the server tells about itself: `/health`, `/slots` and `/metrics` as from llama-server, and
-`/status.json`, the figures of the status page."""
+"""Monitoring: `/health`, `/slots` and `/metrics` as in llama-server, and `/status.json`, the
+figures of the status page."""
 
 from collections.abc import Iterator
 from time import time
@@ -28,7 +28,7 @@ _BY_KIND: Final = (
 
 
 def _health(pool: Pool, _body: Body) -> Response:
-    """`{"status": "ok"}`, and which models load meanwhile; an error while the first one does."""
+    """`{"status": "ok"}`, and which other models are loading; an error while the first one is."""
     loading = pool.loading
     if loading and not pool.services:
         raise LoadingError
@@ -37,8 +37,7 @@ def _health(pool: Pool, _body: Body) -> Response:
 
 def _slots(pool: Pool, _: Body) -> Response:
     """An entry for each running request and for each free place of each loaded model. There are
-    more entries than places while urgent requests make others pause; `/status.json` has the
-    caches."""
+    more entries than places while urgent requests pause others. `/status.json` has the caches."""
     slots = [slot for service in pool.services for slot in _slots_of(service)]
     return JSONAnswer([{**slot, "id": number} for number, slot in enumerate(slots)])
 
@@ -94,7 +93,7 @@ def _described(sequence: Sequence) -> dict[str, Any]:
 
 
 def _metrics(pool: Pool, _: Body) -> Response:
-    """Sums over all models for Prometheus; they are available while a model loads, too."""
+    """Sums over all models for Prometheus; also available while a model loads."""
     return Answer(
         "\n".join(_prometheus_lines(pool)) + "\n",
         headers={"Process-Start-Time-Unix": str(int(_BEGUN))},
@@ -116,7 +115,7 @@ def _prometheus_lines(pool: Pool) -> Iterator[str]:
         ("counter", "queue_seconds_total", "Seconds that requests waited.", sums.queue_s),
         ("counter", "tokens_predicted_total", "Tokens generated.", sums.generated_tokens),
         ("counter", "tokens_predicted_seconds_total",
-         "Seconds of generating; those of requests at the same time are added.", sums.decode_s),
+         "Seconds of generating, summed over concurrent requests.", sums.decode_s),
         ("counter", "n_decode_total", "Forward passes while generating.",
          sums.target_forwards - sums.shared_forwards),
         ("counter", "n_tokens_max", "The most tokens of a prompt and its answer.", metrics.longest),
@@ -134,7 +133,7 @@ def _prometheus_lines(pool: Pool) -> Iterator[str]:
          advanced / rounds if rounds else 0.0),
         ("gauge", "requests_processing", "Requests being worked on.",
          sum(service.processing for service in services)),
-        ("gauge", "requests_deferred", "Requests that wait.", pool.waiting),
+        ("gauge", "requests_deferred", "Requests waiting.", pool.waiting),
         ("gauge", "models_loaded", "Models in memory.", len(services)),
         ("counter", "models_loaded_total", "How often a model was loaded.", pool.loads),
         ("counter", "models_unloaded_total", "How often a model was unloaded.", pool.unloads),
@@ -164,8 +163,8 @@ def _comments(name: str, meaning: str, kind: str) -> tuple[str, str]:
 
 
 def _status(pool: Pool, _: Body) -> Response:
-    """The figures, of the engine those of the model that was used last; fewer while none is
-    loaded. They contain no text of users."""
+    """The figures of the server, and of the engine of the last used model, if one is loaded. They
+    contain no text of users."""
     services, latest = pool.services, pool.latest
     found = {
         "version": __version__,
@@ -244,7 +243,7 @@ def _engine_status(service: Service) -> dict[str, Any]:
 
 
 def _sums(pool: Pool) -> dict[str, Any]:
-    """Sums over all requests, including what the active ones have done so far."""
+    """Sums over all requests, including the active ones so far."""
     sums = Stats()
     sums.include(pool.metrics.sums)
     for job in (job for service in pool.services for job in service.active):

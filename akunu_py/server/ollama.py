@@ -1,5 +1,5 @@
-"""Ollama's contract, which Continue, Zed, Twinny and the `ollama` clients rely on; `models.py` has
-what it says about models."""
+"""Ollama's API, which Continue, Zed, Twinny and the `ollama` clients use; its endpoints about
+models are in `models.py`."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -54,10 +54,10 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def _generate(service: Service, body: Body) -> Response:
-    """`/api/generate`: completes a prompt; an empty one only checks that the model is loaded.
+    """`/api/generate`: completes a prompt; an empty prompt only loads the model.
 
     The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
-    contains the model's fill-in-the-middle tokens: then the client made the whole prompt itself.
+    contains the model's fill-in-the-middle tokens, because the client then made the whole prompt.
     """
     tokenizer = service.engine.tokenizer
     _refuse_images(body)
@@ -67,7 +67,7 @@ def _generate(service: Service, body: Body) -> Response:
     context = _read_context(body)
     template = body.text("template", default="").strip()
     if template and template not in _BARE_TEMPLATES:
-        body.refuse("template", "cannot be served; the model has its own, and `raw` uses none")
+        body.refuse("template", "is not supported; the model has its own, and `raw` uses none")
     raw = body.flag("raw", default=False)
     if raw and (system or context):
         body.refuse("raw", "cannot be combined with `system` or `context`")
@@ -95,8 +95,7 @@ def _generate(service: Service, body: Body) -> Response:
 
 
 def _chat(service: Service, body: Body) -> Response:
-    """`/api/chat`: continues a conversation; one without messages only checks that the model is
-    loaded."""
+    """`/api/chat`: continues a conversation; without messages, it only loads the model."""
     tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
     tools = Tools(tuple(read_offered_tools(body)))
@@ -124,7 +123,7 @@ def _respond(
 
 
 class _Reply(Reply):
-    """Formats one completion: its text, or its blocks, as a `message`, or as a `response`.
+    """Formats one completion: its blocks as a `message`, or its text as a `response`.
 
     The end repeats the `context`, the ids before a `response`, if there are any.
     """
@@ -205,13 +204,14 @@ def _head(service: Service) -> dict[str, Any]:
 
 
 def _loaded(service: Service, body: Body, nothing: dict[str, Any]) -> Response:
-    """Says that the model is loaded, or with `keep_alive: 0` that it leaves."""
+    """Reports that the model is loaded or, with `keep_alive: 0`, that it is unloaded."""
     reason = "unload" if read_keep_alive(body) == 0 else "load"
     return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": reason})
 
 
 def _message(steps: Iterable[Step]) -> dict[str, Any]:
-    """A call is sent when it is complete, because its arguments are an object; a cut one is not."""
+    """A call is sent only when it is complete, because its arguments are an object; a cut call is
+    not sent."""
     texts = {"text": "", "reasoning": ""}
     calls = []
     for what, block, text in steps:
@@ -229,7 +229,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _read_options(service: Service, body: Body) -> Options:
-    """`num_ctx` is ignored: the context is as long as the server's."""
+    """`num_ctx` is ignored: the server's context window applies."""
     part, grammar, logprobs = body.object("options"), _read_format(body), read_logprobs(body)
     return read_options(service, body, OLLAMA, part=part, grammar=grammar, logprobs=logprobs)
 
@@ -261,7 +261,7 @@ def _read_think(body: Body, format_: AnswerFormat) -> dict[str, bool | str]:
 
 def _refuse_images(body: Body) -> None:
     if body.values("images"):
-        body.refuse("images", "cannot be served; this model reads only text")
+        body.refuse("images", "are not supported; this model reads only text")
 
 
 def _read_context(body: Body) -> list[int]:

@@ -1,7 +1,7 @@
-"""OpenAI's completions, Mistral's `/v1/fim/completions`, and what they have in common
-with chat completions: errors, chunks, choices, usage.
+"""OpenAI's completions, Mistral's `/v1/fim/completions`, and what they share with chat completions:
+errors, chunks, choices, usage.
 
-`echo` with `logprobs` includes the prompt's log-probabilities, with which evaluation harnesses
+`echo` with `logprobs` includes the prompt's log-probabilities, which evaluation harnesses use to
 score texts.
 """
 
@@ -73,7 +73,7 @@ def respond(
     prompt_jobs: Sequence[Job],
     make_choice: "Callable[[int, Job], Choice]",
 ) -> Response:
-    """Does the job of every prompt, as often as the client wants choices of it."""
+    """Runs a job for every choice of every prompt."""
     per_prompt, jobs = read_choices(body, prompt_jobs, "n")
     choices = [make_choice(index, job) for index, job in enumerate(jobs)]
     streams = body.flag("stream", default=False)
@@ -86,8 +86,8 @@ def respond(
 
 
 class _Reply(Reply):
-    """Puts choices into one response, or into chunks, the last of which has the timings. With our
-    own `show_drafts`, chunks tell in `pieces` of their text what drafted each."""
+    """Puts choices into one response, or into chunks; the last chunk has the timings. With our own
+    `show_drafts`, the `pieces` of a chunk show what drafted each piece of text."""
 
     def __init__(
         self,
@@ -159,15 +159,15 @@ class _Reply(Reply):
 
 
 def _pieces(event: Event) -> list[dict[str, str]]:
-    """The text of an event without its reasoning, token by token, with what drafted each."""
+    """The text of an event without reasoning, token by token, with what drafted each."""
     words = ((piece.text[piece.thought :], piece.drafted) for piece in event.pieces)
     return [{"text": text, "drafted": drafted} for text, drafted in words if text]
 
 
 def figures_of(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
-    """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from the statistics of
-    each, by its index. A prompt counts once, however many choices it has. All draft tokens count as
-    predicted ones."""
+    """OpenAI's `usage` and llama-server's `timings`: sums over all choices, from their statistics
+    by index. A prompt counts once, however many choices it has. All draft tokens count as predicted
+    tokens."""
     sums, prompts = Stats(), Stats()
     for index, stats in done.items():
         sums.include(stats)
@@ -202,7 +202,7 @@ def _complete(service: Service, body: Body) -> Response:
     scores_prompt = echoes and logprobs is not None
     suffix = body.text("suffix", default=None)
     if scores_prompt and suffix is not None:
-        body.refuse("logprobs", "cannot be served for an echoed prompt that has a suffix")
+        body.refuse("logprobs", "are not supported for an echoed prompt with a suffix")
     best_of = body.integer("best_of", default=None, least=1)
     if best_of is not None and best_of != body.integer("n", default=1):
         body.refuse("best_of", "must equal `n` or be left out: every choice is returned")
@@ -231,7 +231,7 @@ def _fill(service: Service, body: Body) -> Response:
 
 
 class Choice:
-    """A completion as a choice of a whole response or of the chunks of a stream; this one is of
+    """A completion as a choice in a response or in the chunks of a stream; this class is for
     `/v1/completions`. `echo` is the text before the completion. The names are those in responses;
     `ends_with_usage` is whether the last chunk always has the usage."""
 
@@ -295,12 +295,12 @@ class _Logprobs:
         self._scores_prompt = self._scores_prompt or prompt is not None
         entries = list(source.logprobs)
         if self._scores_prompt and source.end_logprob is not None:
-            # Clients that score a prompt take the last entry for the one generated token.
+            # Clients that score a prompt assume that the last entry is the generated token.
             entries.append(source.end_logprob)
         return self._lists(entries) if prompt is None else self._with_prompt(prompt, text, entries)
 
     def _with_prompt(self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]) -> Lists:
-        """The lists, which begin with those of the echoed prompt; its first token has no values."""
+        """The lists, including the echoed prompt, whose first token has no values."""
         first = self._spelling.of(prompt.first)
         if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
             self._offset = len(self._decoder.decode(first))

@@ -27,7 +27,7 @@ from akunu_py.text.chat import reserved_names
 from akunu_py.text.tokenizer import TokenBytes
 
 _MAX_EFFORT_LENGTH: Final = 16
-"""Characters of a `reasoning_effort`; each model has its own words for it."""
+"""The most characters of a `reasoning_effort`; each model has its own words for it."""
 
 
 def read_chat(service: Service, body: Body) -> ChatJob:
@@ -45,14 +45,14 @@ def read_chat(service: Service, body: Body) -> ChatJob:
     if opens and continues:
         body.refuse("continue_final_message", "cannot be combined with `add_generation_prompt`")
     if continues and (messages[-1]["role"] != "assistant" or "tool_calls" in messages[-1]):
-        why = "needs a last message of the assistant, without calls"
+        why = "needs a last message from the assistant, without calls"
         body.refuse("continue_final_message", why)
     if continues is not False and [each["role"] for each in messages[-2:]] == ["assistant"] * 2:
-        body.refuse("messages", "must not end with two messages of the assistant; join them")
+        body.refuse("messages", "must not end with two messages from the assistant; join them")
     settings, continues = _read_template_settings(body), continues is not False and not opens
     budget = body.integer("thinking_token_budget", default=None, least=1)  # vLLM's name
     if budget is not None and options.grammar is None and not tools.must_call:
-        body.refuse("thinking_token_budget", "needs a grammar, or a call that must come")
+        body.refuse("thinking_token_budget", "needs a grammar or a required call")
     return ChatJob.begin(
         tokenizer, messages, options, tools, settings,
         continues=continues, opens=opens is not False, budget=budget,
@@ -69,7 +69,7 @@ def _chat(service: Service, body: Body) -> Response:
 
 
 def _count_tokens(service: Service, body: Body) -> Response:
-    """`/v1/chat/completions/input_tokens`: how long the prompt of such a request is."""
+    """`/v1/chat/completions/input_tokens`: the length of the prompt of such a request."""
     return count_tokens(service, read_chat(service, body), object="response.input_tokens")
 
 

@@ -1,8 +1,8 @@
 """Pool: the models that a server offers; each is loaded when a request asks for it by name.
 
-A loaded model has an engine and a thread of its own, and is a `Seat` here. If the memory is too
-small for one more, the model that was used longest ago leaves, once its requests have ended. Use a
-pool in one event loop only.
+A loaded model has its own engine and thread, and is a `Seat` here. If memory is too small for one
+more, the least recently used model is unloaded once its requests have ended. Use a pool in one
+event loop only.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ logger = logging.getLogger("akunu_py.server")
 
 DEFAULT_NAME: Final = "default"
 LOOK_S: Final = 2.0
-"""How often the pool looks which models have to go; macOS warns some seconds before it swaps."""
+"""How often the pool checks which models to unload; macOS warns some seconds before it swaps."""
 _TAG: Final = ":latest"
-"""Ollama's clients add it to every name."""
+"""The tag that Ollama's clients add to every name."""
 _MOST_NAMED: Final = 8
 
 T = TypeVar("T")
@@ -52,13 +52,13 @@ class Seat:
     """A model in memory, from the first request that wants it until it is unloaded.
 
     Attributes:
-        nbytes: what its weights and a usual cache take: estimated, and known once it is loaded.
-        keep_s: how long it stays after its last request.
-        users: the requests that use it or wait for it.
+        nbytes: the bytes of its weights and a usual cache, estimated until it is loaded.
+        keep_s: how long it stays loaded after its last request.
+        users: the number of requests that use it or wait for it.
         last_used: when the latest of them ended, by `monotonic`.
         worker: its thread, once it begins to load.
-        service: does its jobs, once it is loaded.
-        leaving: unloads it, once that has begun; no request gets it any more.
+        service: runs its jobs, once it is loaded.
+        leaving: the task that unloads it; once set, no new request gets this seat.
     """
 
     model: LocalModel
@@ -74,7 +74,7 @@ class Seat:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has not begun to load, and takes no memory yet."""
+        """Whether it has not begun to load, so that it takes no memory yet."""
         return self.worker is None and self.loading is not None
 
     @property
@@ -83,26 +83,26 @@ class Seat:
 
     @property
     def left_s(self) -> float:
-        """For how many seconds more it stays, if no other request comes."""
+        """How many more seconds it stays loaded if no other request comes."""
         return self.keep_s if self.users else self.last_used + self.keep_s - monotonic()
 
 
 class Pool:
-    """Finds models by name and keeps as many of them loaded as there is memory for.
+    """Finds models by name and keeps as many of them loaded as fit into memory.
 
     Args:
         load: makes an engine.
-        settings: of the server.
-        first: the models to load at once; the first of them answers requests that name none.
-        others: tells which other models may be loaded; asked again whenever a name is unknown, on a
-            thread of its own.
-        memory: tells how many bytes all models may take; asked once, before the first is loaded.
-        is_short: tells whether the machine would soon have to swap.
+        settings: the server's settings.
+        first: the models to load at the start; the first one answers requests that name none.
+        others: returns the other models that may be loaded; called again for unknown names, on its
+            own thread.
+        memory: returns how many bytes all models may take; called once, before the first load.
+        is_short: returns whether the machine would soon have to swap.
 
     Attributes:
-        first: the models to load at once.
-        seats: the models that are loaded, load or leave, in the order in which they were asked for.
-        metrics: what all models have done so far.
+        first: the models to load at the start.
+        seats: the models that are loaded, loading or unloading, in the order of their requests.
+        metrics: the counts of all models so far.
     """
 
     def __init__(
@@ -132,23 +132,23 @@ class Pool:
         self._sizes: dict[LocalModel, int] = {}  # of those that were loaded before
         self._turns = Turns()
         self._one_at_a_time = asyncio.Lock()
-        self._threads = ThreadPoolExecutor(1)  # the loop's own two must not wait for disks
+        self._threads = ThreadPoolExecutor(1)  # the loop's own two must not wait for the disk
         self._is_stopping = False
 
     @property
     def services(self) -> list[Service]:
-        """Those of the loaded models."""
+        """The services of the loaded models."""
         return [seat.service for seat in self.seats if seat.service is not None]
 
     @property
     def latest(self) -> Seat | None:
-        """The loaded model that is used or was used last."""
+        """The loaded model that is in use or was used last."""
         loaded = [seat for seat in self.seats if seat.service is not None]
         return max(loaded, key=lambda seat: (seat.users > 0, seat.last_used), default=None)
 
     @property
     def loading(self) -> list[str]:
-        """The names of the models that load or wait to be loaded."""
+        """The names of the models that are loading or waiting to be loaded."""
         return [seat.model.name for seat in self.seats if seat.loading and not seat.loading.done()]
 
     @property
@@ -158,7 +158,7 @@ class Pool:
         return for_models + sum(service.worker.queue_depth for service in self.services)
 
     def models(self) -> tuple[LocalModel, ...]:
-        """All models that a request may name, as they are on the disk now."""
+        """All models that a request may name, as currently on disk."""
         known = {(model.name, model.folder): model for model in self._known}
         found: dict[str, LocalModel] = {}
         for model in (*self.first, *self._others()):
@@ -168,14 +168,14 @@ class Pool:
         return self._known
 
     def names_of(self, model: LocalModel) -> tuple[str, ...]:
-        """The names of a model for clients, of which answers have the first: its aliases, or else
-        its own."""
+        """The names of a model for clients: its aliases, or else its own. Answers have the
+        first."""
         own = [alias for alias, name in self._aliases.items() if name == model.name]
         return tuple(own) or (model.name,)
 
     def _resolve_aliases(self) -> None:
-        """Finds the models of the aliases that have none yet; an alias keeps its model, whatever
-        else may be called so later."""
+        """Finds the models of aliases that have none yet. An alias keeps its model, even if another
+        one gets that name later."""
         for word in self.settings.aliases:
             alias, _, name = word.partition("=")
             named = matches(self._known, name) if name else list(self.first[:1])
@@ -183,11 +183,11 @@ class Pool:
                 self._aliases.setdefault(alias, named[0].name)
 
     def find(self, asked: str) -> LocalModel:
-        """The model that a request names, also by the path of its folder if `--model` did so; the
-        first one if it names none.
+        """The model that a request names, or the first one if it names none. A folder path works
+        only for models that `--model` gave as one.
 
         Raises:
-            NotFoundError: if there is no such model, or the name may mean several.
+            NotFoundError: if there is no such model, or the name is ambiguous.
         """
         if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
             return self.first[0]
@@ -204,7 +204,7 @@ class Pool:
         raise NotFoundError(f"model '{asked}' not found: {why}", "model", quotes=True)
 
     def find_on_disk(self, asked: str) -> LocalModel:
-        """The same, after a look at the disk if the name is not known; that takes a while."""
+        """The same, but looks at the disk if the name is unknown, which takes a while."""
         with suppress(NotFoundError):
             return self.find(asked)
         self.models()
@@ -219,7 +219,7 @@ class Pool:
         return f"this server has {', '.join(names[:_MOST_NAMED])}{more}{meant}"
 
     def start(self) -> "asyncio.Future[list[Service]]":
-        """Begins to load the first models, all that were named; the result raises why one cannot
+        """Begins to load the models given with `--model`; the result raises the error if one cannot
         be loaded."""
         self._watching = asyncio.ensure_future(self._watch())
         seats = [self._seat_of(model) for model in self.first]
@@ -235,7 +235,7 @@ class Pool:
         Raises:
             NotFoundError: if there is no such model; or what `check` raises about it.
             UnavailableError: if the server is stopping.
-            QueueFullError: if too many requests wait already.
+            QueueFullError: if too many requests are waiting already.
         """
         try:
             model = self.find(asked)
@@ -269,7 +269,7 @@ class Pool:
             service.stop()
 
     def close(self, timeout: float) -> None:
-        """Ends the threads of all models; waits for each of them at most this many seconds."""
+        """Ends the threads of all models; waits at most this many seconds for each."""
         for seat in self.seats:
             if seat.worker is not None:
                 seat.worker.close(timeout)
@@ -277,8 +277,8 @@ class Pool:
         self._threads.shutdown()
 
     async def unload(self, seat: Seat) -> None:
-        """Unloads a model once it is loaded and its requests have ended; new ones wait until it is
-        loaded again."""
+        """Unloads a model once it is loaded and its requests have ended; new requests wait until it
+        is loaded again."""
         await asyncio.shield(self._begin_to_unload(seat))
 
     def _begin_to_unload(self, seat: Seat) -> "asyncio.Task[None]":
@@ -287,7 +287,7 @@ class Pool:
         return seat.leaving
 
     def _idle(self) -> list[Seat]:
-        """The models that may leave now, the one that was used longest ago first."""
+        """The models that may be unloaded now, the least recently used first."""
         idle = [seat for seat in self.seats if seat.service and not (seat.users or seat.leaving)]
         return sorted((one for one in idle if not one.is_pinned), key=lambda one: one.last_used)
 
@@ -326,18 +326,18 @@ class Pool:
             self.seats.remove(seat)
             if seat.worker is not None:
                 logger.warning("%s did not load: %s", model.name, error)
-                seat.worker.close()  # its thread has nothing to do any more
+                seat.worker.close()  # its thread is no longer needed
             raise
         self.loads += 1
         logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
         seat.last_used = monotonic()
-        if self._spare < 0 and (idle := self._idle()):  # it takes more than its files
+        if self._spare < 0 and (idle := self._idle()):  # it takes more memory than its files
             self._begin_to_unload(idle[0])
         return seat.service
 
     @property
     def _spare(self) -> float:
-        """Bytes that no model takes."""
+        """Bytes that no model uses."""
         assert self._memory is not None, "it is found before a model is loaded"
         return self._memory - sum(seat.nbytes for seat in self.seats if not seat.is_waiting)
 
@@ -349,9 +349,9 @@ class Pool:
         if seat.nbytes > self._memory:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                f"{name} needs {needed} for its weights and a usual cache, and there are "
-                f"{in_gigabytes(self._memory)} for models: take one with fewer weights or bits, "
-                "or see --memory.",
+                f"{name} needs {needed} for its weights and a usual cache, but only "
+                f"{in_gigabytes(self._memory)} are for models: choose one with fewer weights or "
+                "bits, or see --memory.",
             )
         while (lacking := seat.nbytes - self._spare) > 0:
             leaving = [one for one in self.seats if one.leaving and not one.is_waiting]
@@ -361,8 +361,8 @@ class Pool:
                 pinned = " and ".join(one.model.name for one in staying if one.is_pinned)
                 raise ApiError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"{name} needs {needed}, and {pinned}, which a keep_alive of -1 keeps "
-                    "loaded, would have to go: send it a request with a keep_alive of 0.",
+                    f"{name} needs {needed}, which {pinned} would have to free, but a keep_alive "
+                    "of -1 keeps it loaded: send it a request with a keep_alive of 0.",
                     "unavailable_error",
                     headers=RETRY,
                 )
@@ -393,16 +393,16 @@ class Pool:
                 self._begin_to_unload(seat)
 
     async def _watch(self) -> None:
-        """Unloads models whose time is over, and gives memory back before the machine swaps: first
-        the caches of earlier requests, and if that is not enough, idle models."""
+        """Unloads models whose time is over, and frees memory before the machine swaps: first the
+        caches of earlier requests, and if that is not enough, idle models."""
         while True:
             await asyncio.sleep(LOOK_S)
             self._unload_expired()
             try:
                 if await self._in_thread(self._is_short):
                     await self._give_memory_back()
-            except Exception as error:  # the next look may succeed
-                logger.warning("looking after the memory failed: %s", error)
+            except Exception as error:  # the next check may succeed
+                logger.warning("the memory check failed: %s", error)
 
     async def _give_memory_back(self) -> None:
         held = [
@@ -411,12 +411,12 @@ class Pool:
             if any(slot.nbytes and not slot.busy for slot in service.engine.slots)
         ]
         if held:
-            logger.warning("memory is short: the caches of earlier requests are emptied")
+            logger.warning("memory is short: emptying the caches of earlier requests")
             for service in held:
                 with suppress(AkunuError):  # its queue is full, or it is closed
                     await service.call(_empty_caches)
         elif idle := self._idle():
-            logger.warning("memory is short: %s is unloaded", idle[0].model.name)
+            logger.warning("memory is short: unloading %s", idle[0].model.name)
             await self.unload(idle[0])
 
     async def _in_thread(self, task: Callable[[], T]) -> T:
@@ -425,11 +425,11 @@ class Pool:
 
 def _note_error(loading: "asyncio.Task[Service]") -> None:
     if not loading.cancelled():
-        loading.exception()  # or asyncio reports it if nobody waits for it any more
+        loading.exception()  # otherwise asyncio reports it if nothing waits for it any more
 
 
 def _bytes_of(engine: "Engine") -> int:
-    """What the weights of a model, its head and a usual cache take in memory."""
+    """The bytes of a model's weights, its head and a usual cache in memory."""
     model = engine.model
     head = 0 if model.head is None else model.head.parameter_bytes
     return round(model.parameter_bytes + head + model.cache_bytes(USUAL_TOKENS))
@@ -441,5 +441,5 @@ def _empty_caches(engine: "Engine") -> None:
 
 
 def _give_back() -> None:
-    gc.collect()  # parts of an engine know one another
+    gc.collect()  # parts of an engine refer to one another
     give_back_memory()

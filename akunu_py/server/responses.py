@@ -1,8 +1,8 @@
-"""OpenAI's Responses, which Codex, the `openai` libraries and the AI SDK speak.
+"""OpenAI's Responses API, which Codex, the `openai` libraries and the AI SDK use.
 
-The blocks of an answer become items, streamed as typed events or whole. Codex's custom tools and
-its shell are offered to the model as functions; tools that OpenAI's own service runs are left out.
-Nothing is stored: each request has the whole conversation.
+The blocks of an answer become items, streamed as typed events or sent whole. Codex's custom tools
+and its shell are offered to the model as functions; tools that OpenAI's own service runs are left
+out. Nothing is stored: each request has the whole conversation.
 """
 
 from bisect import bisect_left
@@ -73,7 +73,7 @@ _STREAMED: Final = {
     "function": ("function_call_arguments", "arguments"),
     "custom": ("custom_tool_call_input", "input"),
 }
-"""The names of the events for kinds of items, and the field that they fill."""
+"""The names of the events for each kind of item, and the field that they fill."""
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _TEXTS: Final = ("input_text", "output_text", "text", "refusal", "summary_text")
 _MAX_ECHO: Final = 1 << 16
@@ -96,7 +96,7 @@ def _respond(service: Service, body: Body) -> Response:
 
 
 def _count_tokens(service: Service, body: Body) -> Response:
-    """`/v1/responses/input_tokens`: how long the prompt of such a request is."""
+    """`/v1/responses/input_tokens`: the length of the prompt of such a request."""
     return count_tokens(service, _read(service, body)[0], object="response.input_tokens")
 
 
@@ -117,11 +117,11 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     """A body as a job, and the kinds of its tools by their names."""
     for name in ("background", "conversation", "prompt"):
         if body.any(name):
-            body.refuse(name, "is not served")
+            body.refuse(name, "is not supported")
     if body.text("previous_response_id", default=None) is not None:
-        body.refuse("previous_response_id", f"cannot be served: {_UNSTORED}")
+        body.refuse("previous_response_id", f"is not supported: {_UNSTORED}")
     if body.integer("top_logprobs", default=0):
-        body.refuse("top_logprobs", "is not served here; chat completions have it")
+        body.refuse("top_logprobs", "is not supported here; chat completions have it")
     if "message.output_text.logprobs" in body.texts("include"):
         body.refuse("include", "cannot have log-probabilities here; chat completions have them")
     truncation = body.text("truncation", default="disabled")
@@ -152,7 +152,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
         except ContextOverflowError:
             return False
 
-    # Each trial renders what is left, so there must be few; the last way is taken as it is.
+    # Each trial renders the rest, so there must be few; the last way is not tried.
     return begun(bisect_left(range(len(ways) - 1), True, key=fits)), kinds
 
 
@@ -195,7 +195,7 @@ def _read_input(body: Body) -> list[Message]:
 
 def _messages(item: Body) -> Iterator[Message]:
     """The message of an item; none for reasoning, which models do not read again, and for calls
-    that OpenAI's service has done itself."""
+    that OpenAI's service ran itself."""
     kind = item.text("type", default="message")
     if item.has("id") and not item.has("type", "role", "content"):
         kind = "item_reference"
@@ -225,12 +225,12 @@ def _messages(item: Body) -> Iterator[Message]:
     elif kind == "item_reference":
         item.refuse("id", f"is only a reference to an item: {_UNSTORED}, with `store` false")
     elif kind != "reasoning" and not kind.endswith("_call"):
-        item.refuse("type", "is not served")
+        item.refuse("type", "is not supported")
 
 
 def _without_oldest(messages: list[Message]) -> list[Message]:
-    """The messages without the oldest turn: all up to the second of the user's, but for those of
-    the system's in the beginning; none if there is no second one."""
+    """The messages without the oldest turn, which reaches to the second user message; system
+    messages at the beginning stay. Empty if there is no second user message."""
     first = next((at for at, each in enumerate(messages) if each["role"] != "system"), 0)
     turns = [at for at, each in enumerate(messages) if each["role"] == "user" and at > first]
     return [*messages[:first], *messages[turns[0] :]] if turns else []
@@ -242,7 +242,7 @@ def _echo(value: Any) -> Any:
 
 
 class _Reply(Reply):
-    """Writes an answer as a response with items, or as the events that tell how they grow."""
+    """Writes an answer as a response with items, or as events while they grow."""
 
     def __init__(
         self, service: Service, body: Body, job: ChatJob, kinds: Mapping[str, str]
@@ -281,7 +281,7 @@ class _Reply(Reply):
         yield self._event("created", {"response": self._head})
         yield self.keep_alive()
 
-    def keep_alive(self) -> bytes:  # Codex counts events, and no comments
+    def keep_alive(self) -> bytes:  # Codex counts events, but not comments
         return self._event("in_progress", {"response": self._head})
 
     def feed(self, _: int, event: Event) -> Iterator[bytes]:
@@ -309,7 +309,7 @@ class _Reply(Reply):
         return named_sse(f"response.{name}", {"sequence_number": next(self._numbers), **fields})
 
     def _final(self, source: Event | Completion) -> dict[str, Any]:
-        """The whole response. With a call that a stop string has cut it is incomplete: clients
+        """The whole response. It is `incomplete` if a stop string has cut a call, because clients
         parse all calls of a complete one."""
         stats, reason = source.stats, None
         if finish_word(source.finish_reason) == "length":

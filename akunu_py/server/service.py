@@ -1,8 +1,8 @@
 """Service: the engine's thread, as an object for asyncio.
 
 Jobs go in, events or completions come out. A newer job may replace an older one, a job may have a
-deadline, and finished jobs are counted. The service knows neither the fields of a contract nor
-HTTP, except for the errors that it raises.
+deadline, and finished jobs are counted. The service knows neither the fields of an API nor HTTP,
+except for the errors that it raises.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _EVENTS_AT_ONCE: Final = 256
-"""After this many, the event loop does other work: a millisecond or two."""
+"""After this many events, which take a millisecond or two, the event loop does other work."""
 SHUTTING_DOWN: Final = "The server is shutting down."
 
 T = TypeVar("T")
@@ -46,12 +46,12 @@ class Job:
     """One completion that a client wants. It has its `sequence` and `events` once it has started.
 
     Attributes:
-        predict_s: this many seconds after its first token, the completion ends; but not before it
+        predict_s: the completion ends this many seconds after its first token, but not before it
             has a whole line, so that a slow machine still completes something. None for no limit.
         slot: the client's number for what it works on; None for none. It is not a cache: plugins
             send the same number for every file, and the engine finds the best cache by content.
-        peer: the address of the client, without its port: plugins open a connection a request.
-        encoded: the prompt in ids, once `Service.encode` has made them.
+        peer: the client's address, without the port, because plugins open a connection per request.
+        encoded: the ids of the prompt, once `Service.encode` has made them.
         overdue: whether its deadline has passed.
     """
 
@@ -73,7 +73,7 @@ class Job:
         return Kind.FILL_IN if isinstance(self.prompt, FillRequest) else Kind.COMPLETION
 
     def prompt_text(self, decode: Callable[[Many[int]], str]) -> str:
-        """The prompt as text; of a gap, the text before it."""
+        """The prompt as text; for a gap, the text before it."""
         if isinstance(self.prompt, str):
             return self.prompt
         if isinstance(self.prompt, FillRequest):
@@ -82,15 +82,15 @@ class Job:
 
     @property
     def kept_bytes(self) -> int:
-        """Roughly how many bytes of its request's body it keeps."""
+        """Roughly how many bytes of its request's body it keeps in memory."""
         if isinstance(self.prompt, FillRequest):
             around = len(self.prompt.prefix) + len(self.prompt.suffix)
             return around + sum(len(file.text) for file in self.prompt.files)
         return len(self.prompt) * (1 if isinstance(self.prompt, str) else 8)
 
     def variant(self, choice: int) -> Self:
-        """The job for one of several choices. With a seed, choices are repeatable but differ, also
-        from those of other seeds below 2^32."""
+        """The job for one of several choices. With a seed, choices are repeatable but different,
+        also from those of other seeds below 2^32."""
         if not choice:
             return self
         seed = self.options.seed
@@ -98,13 +98,13 @@ class Job:
         return replace(self, options=replace(self.options, seed=seed))
 
     def replaces(self, older: "Job") -> bool:
-        """Whether a client sends this job in place of an older one: it names the same slot, and
-        the user has typed or deleted text before the same gap. Without a gap, the texts must begin
-        alike. It comes from the same address: programs of one machine, or behind one proxy, cannot
+        """Whether a client sends this job in place of an older one: it has the same slot, and the
+        user has typed or deleted text before the same gap. Without a gap, the texts must begin
+        alike. The address must be the same too; programs on one machine or behind one proxy cannot
         be told apart, because plugins send no name and all share the API key."""
         if self.slot is None or (self.slot, self.peer) != (older.slot, older.peer):
             return False
-        if self.options.grammar is not None:  # it may yet turn out to be too complex
+        if self.options.grammar is not None:  # it may still turn out to be too complex
             return False
         (before, gap), (old_before, old_gap) = self._split(), older._split()
         shared = min(len(before), len(old_before))
@@ -118,23 +118,22 @@ class Job:
 
 
 def before_gap(prompt: PromptInput, suffix: str | None) -> PromptInput:
-    """A prompt with the gap between it and a suffix, if there is one."""
+    """The prompt, or if there is a suffix, the gap between both."""
     if suffix is None:
         return prompt
     if not isinstance(prompt, str):
-        raise InvalidRequestError("A suffix needs a prompt that is text.")
+        raise InvalidRequestError("A suffix needs a text prompt.")
     return FillRequest(prompt, suffix)
 
 
 @dataclass(slots=True)
 class Metrics:
-    """What the server has done since it started; a request counts when it has ended.
+    """Counts since the server started; a request counts when it has ended.
 
     Attributes:
         answers: how many requests have ended, including cancelled ones.
         longest: the most tokens that a prompt and its answer had together.
-        computed_tokens: prompt tokens computed. Prompts that were cancelled before their end do not
-            count.
+        computed_tokens: prompt tokens computed, without those of prompts that were cancelled.
     """
 
     answers: int = 0
@@ -155,12 +154,12 @@ class Metrics:
 
 
 class Service:
-    """Does jobs on the thread of an engine that is loaded. Use it only in one event loop.
+    """Runs jobs on the thread of a loaded engine. Use it only in one event loop.
 
     Attributes:
-        model: what the engine was loaded from.
+        model: the model that the engine was loaded from.
         model_names: its names for clients; answers have the first.
-        defaults: of requests: the operator's, or else those that the model's authors recommend.
+        defaults: the defaults of requests: the operator's, or else the model authors'.
     """
 
     def __init__(
@@ -177,11 +176,12 @@ class Service:
         self.defaults = settings.defaults.or_else(model.sampling)
         self.metrics = metrics
         self.active: list[Job] = []
-        """The jobs that wait or run."""
+        """The jobs that are waiting or running."""
         self.worker = worker
         self._calls: set[asyncio.Future[Any]] = set()
         self.trials: set[Flag] = set()
-        """Those of requests whose grammar is tried, to be set when nobody waits for them."""
+        """The events of requests whose grammar is being tried, to set when nobody waits for
+        them."""
         self._stopping = False
 
     @property
@@ -207,12 +207,12 @@ class Service:
         return self.engine.tokenizer.is_encoding
 
     def encode(self, jobs: Many[Job]) -> None:
-        """Encodes the prompts of one request and compiles its grammar, so that one that cannot be
-        served is refused before the request waits; any thread may call this.
+        """Encodes the prompts of a request and compiles its grammar, so that an invalid one is
+        refused before the request waits; any thread may call this.
 
         Raises:
             InvalidRequestError: see `encode_prompt` and `Engine.compile`.
-            QueueFullError: if too many grammars wait already.
+            QueueFullError: if too many grammars are waiting already.
         """
         engine, last = self.engine, None
         for job in jobs:
@@ -223,25 +223,25 @@ class Service:
                 job.encoded = last.encoded
             if last is None:
                 job.options = engine.compile(job.options)
-            elif job.options.grammar is not None:  # that of the request
+            elif job.options.grammar is not None:  # the request has one
                 job.options = replace(job.options, grammar=last.options.grammar)
             last = job
 
     def stream(
         self, jobs: Many[Job], *, end_only: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """Begins the jobs of one request, as many at a time as the engine answers.
+        """Starts the jobs of one request, as many at a time as the engine answers.
 
         Each event comes with the index of its job; the last one of a job has a finish reason.
-        Leaving the iteration cancels the jobs, so iterate at once, within `contextlib.aclosing`.
-        The limit of the queue holds for the first job, so that a request that has begun is not
-        refused any more. With `end_only`, all events of a job may come together at its end, which
-        spares the event loop from waking up for each round.
+        Leaving the iteration cancels the jobs, so iterate immediately, within
+        `contextlib.aclosing`. The queue limit applies to the first job only, so that a request that
+        has begun is not refused. With `end_only`, all events of a job may come together at its end,
+        so that the event loop is not woken for each round.
 
         Raises:
-            QueueFullError: if too many jobs wait already.
+            QueueFullError: if too many jobs are waiting already.
             ApiError: if a newer job replaces one of these, or the server is stopping.
-            AkunuError: if a job cannot be done.
+            AkunuError: if a job fails.
         """
         self._start(jobs[0], end_only=end_only)
         if len(jobs) == 1:
@@ -249,15 +249,15 @@ class Service:
         return self._read_together(jobs, end_only=end_only)
 
     async def complete(self, jobs: Many[Job]) -> list[Completion]:
-        """Does the jobs of one request and returns the whole; see `stream`. Cancelling the call
-        cancels the jobs."""
+        """Runs the jobs of one request and returns the completions; see `stream`. Cancelling the
+        call cancels the jobs."""
         completions = [Completion(self.engine.model.name) for _ in jobs]
         async with aclosing(self.stream(jobs, end_only=True)) as events:
             taken = 0
             async for index, event in events:
                 completions[index].add(event)
                 taken += 1
-                if taken % _EVENTS_AT_ONCE == 0:  # all of a long answer are there when it ends
+                if taken % _EVENTS_AT_ONCE == 0:  # at its end, a long answer has many at once
                     await asyncio.sleep(0)
         return completions
 
@@ -320,7 +320,7 @@ class Service:
 
         def ended(reading: asyncio.Future[list[None]]) -> None:
             if not reading.cancelled():
-                reading.exception()  # or asyncio reports it if nobody reads on
+                reading.exception()  # otherwise asyncio reports it if nobody reads on
             arrived.put_nowait(None)
 
         tasks = [asyncio.ensure_future(read(index, job)) for index, job in enumerate(jobs)]
@@ -336,7 +336,7 @@ class Service:
                 task.cancel()
 
     def _start(self, job: Job, *, end_only: bool, is_first: bool = True) -> None:
-        """Starts a job; the first of a request may be refused, or else may replace older jobs."""
+        """Starts a job; the first one of a request may be refused, or may replace older jobs."""
         self.check_stopping()
         if self.settings.log_prompts:
             logger.info("prompt: %r", job.prompt)
@@ -349,7 +349,7 @@ class Service:
                 sentence = "A newer request has replaced this one."
                 older.events.abort(ApiError(HTTPStatus.CONFLICT, sentence, "superseded_error"))
         self.active.append(job)
-        # A deadline needs each event when it happens.
+        # With a deadline, each event is needed when it happens.
         end_only = end_only and job.predict_s is None
         job.events.attach(lambda: self._finish(job), end_only=end_only)
 

@@ -1,4 +1,4 @@
-"""The settings that the server starts with: frozen, and plain Python."""
+"""The settings that the server starts with: frozen dataclasses in plain Python."""
 
 import os
 from collections.abc import Mapping
@@ -25,10 +25,10 @@ from akunu_py.options import DEFAULT_PARALLEL, MAX_PARALLEL, Options, Sampling
 
 KEY_VARIABLE: Final = "AKUNU_API_KEY"
 _MAX_PORT: Final = 65535
-_API_DEFAULT: Final = "the model's, or else the API's own"
+_API_DEFAULT: Final = "the model's, or else the API's"
 RECOMMENDED: Final = ("temperature", "top_p", "top_k", "min_p")
-"""The defaults that a model's `generation_config.json` may set. Not its `repetition_penalty`: code
-and edits repeat on purpose."""
+"""The defaults that a model's `generation_config.json` may set. Not `repetition_penalty`: code and
+edits repeat on purpose."""
 
 
 def _filter(name: str) -> Any:
@@ -37,7 +37,7 @@ def _filter(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Defaults:
-    """The values of fields that a request leaves out; None means the contract's own default."""
+    """The values of fields that a request leaves out; None means the API's own default."""
 
     # fmt: off
     max_tokens: int | None = borrowed(Options, "max_tokens", None, within=Range(NO_LIMIT),
@@ -59,8 +59,8 @@ class Defaults:
         check_options(self)
 
     def or_else(self, recommended: Mapping[str, Any]) -> Self:
-        """These, and what is recommended for the model where there is none; what is out of range
-        there counts as nothing."""
+        """These defaults, with the model's recommended values where they are None; recommended
+        values out of range are ignored."""
         found: dict[str, Any] = {}
         for name in RECOMMENDED:
             value = recommended.get(name)
@@ -72,42 +72,42 @@ class Defaults:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve."""
+    """How and where to serve."""
 
     # fmt: off
-    host: str = option("127.0.0.1", "the address to listen on, or several with commas between",
+    host: str = option("127.0.0.1", "the address to listen on, or several, separated by commas",
         metavar="HOST", shown="127.0.0.1, this machine only")
     port: int = option(8080, "the port; 0 takes a free one", within=Range(0, _MAX_PORT))
-    api_key: str | None = option(None, "what clients must send as a Bearer token; other users of "
-        "this machine see it in the list of processes", metavar="KEY", is_secret=True,
+    api_key: str | None = option(None, "the key that clients must send as a Bearer token; other "
+        "users of this machine see it in the process list", metavar="KEY", is_secret=True,
         shown=f"the variable {KEY_VARIABLE}, if it is set")
-    api_key_file: str | None = option(None, "a file with the key alone", metavar="FILE")
-    aliases: tuple[str, ...] = option((), "NAME=MODEL, another name of a model for clients, or "
-        "several with commas between; answers have its first one. NAME alone is for the first "
-        "model", flag="--alias", read=name_list, shown="their own")
-    models_dirs: tuple[Path, ...] = option((), "offer the models in this folder, too; may be "
+    api_key_file: str | None = option(None, "a file that has only the key", metavar="FILE")
+    aliases: tuple[str, ...] = option((), "NAME=MODEL: another name for a model, or several, "
+        "separated by commas; answers show the first one. NAME alone is for the first model",
+        flag="--alias", read=name_list, shown="their own")
+    models_dirs: tuple[Path, ...] = option((), "also offer the models in this folder; may be "
         "repeated", flag="--models-dir", metavar="FOLDER", repeated=True)
     keep_alive: float = option(600.0, "how long a model stays loaded after its last request: 30s, "
         "10m, 1h; 0 unloads it at once, -1 never", read=duration, metavar="TIME", shown="10m")
     memory: int | None = option(None, "memory that all loaded models may take (16GB)",
         within=Range(1), read=byte_count, shown="what Metal recommends, or what is free")
-    origins: tuple[str, ...] = option((), "let web pages of this origin use the server, as "
-        "those of this machine and desktop applications may; may be repeated", flag="--cors",
+    origins: tuple[str, ...] = option((), "let web pages of this origin use the server, besides "
+        "those of this machine and desktop applications; may be repeated", flag="--cors",
         read=page_origin, metavar="ORIGIN", repeated=True)
-    hosts: tuple[str, ...] = option((), "another name of this server for its clients; may be "
-        "repeated", flag="--allow-host", repeated=True)
-    disabled: tuple[str, ...] = option((), "do without this page: page, slots or metrics; may be "
+    hosts: tuple[str, ...] = option((), "another host name by which clients may reach this server; "
+        "may be repeated", flag="--allow-host", repeated=True)
+    disabled: tuple[str, ...] = option((), "turn this off: page, slots or metrics; may be "
         "repeated", flag="--disable", metavar="NAME", choices=("page", "slots", "metrics"),
         repeated=True)
-    queue: int = option(512, "requests that may wait", within=Range(1))
+    queue: int = option(512, "how many requests may wait", within=Range(1))
     parallel: int = option(DEFAULT_PARALLEL,
         "requests answered at a time, fewer if memory is short", within=Range(1, MAX_PARALLEL))
-    log_prompts: bool = option(False, "allow prompts in the log")
+    log_prompts: bool = option(False, "let prompts appear in the log")
     defaults: Defaults = part(Defaults, "answer, unless the request sets it")
     # fmt: on
     body_bytes: int = 8 << 20
     held_bytes: int = 256 << 20
-    """The most that all bodies may take: half for those that still arrive."""
+    """The most that all request bodies may take together: half of it while they arrive."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -129,11 +129,11 @@ class ServerSettings:
                 key = Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip()
             except (OSError, ValueError) as error:
                 raise InvalidRequestError(
-                    f"The key in {self.api_key_file} cannot be read: "
+                    f"The key file {self.api_key_file} cannot be read: "
                     f"{getattr(error, 'strerror', None) or error}."
                 ) from error
         elif key is None:
             key = os.environ.get(KEY_VARIABLE)
         if key is not None and len(key.splitlines()) != 1:
-            raise InvalidRequestError("The key of the server must be one line, and not empty.")
+            raise InvalidRequestError("The server's key must be one line, and not empty.")
         return key

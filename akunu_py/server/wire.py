@@ -1,4 +1,4 @@
-"""What contracts share: endpoints, responses, compact JSON and streams of it, timings, finish
+"""What all APIs share: endpoints, responses, compact JSON and streams of it, timings, finish
 reasons and log-probabilities.
 
 A handler takes the service and the request's body, and returns a response or raises an error. It
@@ -41,7 +41,7 @@ NDJSON: Final = "application/x-ndjson"
 
 CHUNK: Final = "http.response.body"
 ERRORS_COME_S: Final = 0.5
-"""The status of a stream waits this long: the engine needs less to refuse what it cannot do."""
+"""The status of a stream waits this long, which is enough for the engine to refuse a request."""
 SILENCE_S: Final = 5.0
 """Proxies and clients give up on streams that are silent for longer than 10 seconds or more."""
 _NOT_FOR_AGENTS: Final = f"{BUNDLED_MODEL} edits short Python code; it is not a model for agents."
@@ -56,13 +56,13 @@ _EXAMPLES: Final[Mapping[str | None, str]] = {
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=lambda part: part()
 )
-"""In place of a part, a value may have a function that returns it: other threads wait for the
-encoder, but not while it calls a function."""
+"""A value may have a function in place of a part: other threads wait while the encoder runs, but
+not while it calls a function."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A method and a path, in Starlette's notation, and what handles them.
+    """A method and a path, in Starlette's notation, and their handler.
 
     The handler gets the service of a model, and the body of a POST, or the parameters in the path
     of another request. An open endpoint needs no API key, a slow one gets a thread, and most need
@@ -89,12 +89,12 @@ class PoolEndpoint(Endpoint):
 
 
 def finish_word(finish: Finish | None) -> str:
-    """OpenAI's and Ollama's word. A job that was cancelled and still has a reader is overdue."""
+    """OpenAI's and Ollama's word. A cancelled job that still has a reader was overdue."""
     return "stop" if finish in (Finish.EOS, Finish.STOP) else "length"
 
 
 def compact_json(value: Any) -> bytes:
-    """A value on one line and without spaces, as llama.vim's patterns need it."""
+    """A value on one line without spaces, as llama.vim's patterns require."""
     text = _ENCODER.encode(value)
     for end, escape in _LINE_ENDS.items():
         text = text.replace(end, escape)
@@ -122,10 +122,10 @@ def new_id(prefix: str) -> str:
 
 
 class Answer(Response):
-    """A response that is there as a whole. It leaves its status in the scope, for the log."""
+    """A response that is sent whole. It leaves its status in the scope, for the log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if STATUS in scope:  # a stream has begun while the model was loaded
+        if STATUS in scope:  # a stream began while the model was loading
             await send({"type": CHUNK, "body": bytes(self.body)})
             return
         scope[STATUS] = self.status_code
@@ -157,17 +157,17 @@ async def start_stream(
 
 
 class Reply(Protocol):
-    """Writes the answers to the jobs of one request, in the form of a contract; the index says
-    which of them. One that `is_slow` takes its time for the ends of answers."""
+    """Writes the answers to the jobs of one request in the form of an API; the index says which
+    job. A reply that `is_slow` needs time for the ends of answers."""
 
     is_slow: bool = False
 
     def begin(self, stats: Stats) -> Iterable[bytes]:
-        """The chunks before those of events; of the first job, what is known so far."""
+        """The chunks before those of events, with what is known of the first job so far."""
         return ()
 
     def keep_alive(self) -> bytes:
-        """The chunk to send if there is nothing else to send: a comment, which clients skip."""
+        """The chunk to send while there is nothing else to send: a comment, which clients skip."""
         return b": waiting\n\n"
 
     def feed(self, index: int, event: Event) -> Iterable[bytes]:
@@ -181,15 +181,15 @@ class Reply(Protocol):
 
 
 class JobAnswer(Response):
-    """Does jobs when it is sent, and sends what a reply makes of their events: one JSON value, or
+    """Runs jobs when it is sent, and sends what a reply makes of their events: one JSON value, or
     chunks as the events come.
 
-    A stream begins with its first event, or after half a second without one; an error before that
-    is an error response, and a later one a chunk. The jobs are cancelled when sending fails or the
+    A stream begins with its first event, or after half a second without one. An error before that
+    becomes an error response, a later one a chunk. The jobs are cancelled when sending fails or the
     client disconnects.
 
     Raises:
-        AkunuError: if a prompt cannot be served; see `Service.encode`.
+        AkunuError: if a prompt is refused; see `Service.encode`.
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class JobAnswer(Response):
             def write() -> Response:
                 return JSONAnswer(self._reply.whole(completions), headers=self._warning)
 
-            # Log-probabilities are perhaps those of a long prompt.
+            # The log-probabilities may be those of a long prompt.
             is_long = self._jobs[0].options.logprobs is not None or self._reply.is_slow
             answer = await asyncio.to_thread(write) if is_long else write()
             await answer(scope, receive, send)
@@ -254,8 +254,8 @@ class JobAnswer(Response):
 
 
 class _Chunks:
-    """Sends the chunks of a stream, after its status and the opening chunks, and something else
-    whenever there was nothing to send."""
+    """Sends the status of a stream, the opening chunks, and the chunks of events; and keep-alive
+    chunks while there is nothing else to send."""
 
     def __init__(
         self,
@@ -318,14 +318,14 @@ def spell(spelling: TokenBytes, token: int) -> str:
 
 
 def bounded(logprob: float) -> float:
-    """A log-probability that JSON can have: it knows no infinity."""
+    """A log-probability without infinity, which JSON does not have."""
     return max(logprob, _MIN_LOGPROB)
 
 
 def described_logprobs(
     entries: Sequence[TokenLogprob], spelling: TokenBytes
 ) -> list[Callable[[], dict[str, Any]]]:
-    """See `logprob_entries`; as OpenAI and Ollama spell them."""
+    """`logprob_entries` in the form of OpenAI and Ollama."""
 
     def describe(token: int, logprob: float) -> dict[str, Any]:
         spelled = {"token": spell(spelling, token), "bytes": list(spelling.of(token))}
@@ -347,9 +347,9 @@ def logprob_entries(
 
 
 def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
-    """How long the prompt and the completion took, in llama-server's words. Cached prompt tokens do
-    not count; `done` is how many tokens of the prompt are done, if not all of them. Our own are
-    `forward_n`, `drafts`, and `speedup` over no drafts, where that is known."""
+    """How long the prompt and the completion took, in llama-server's fields. Cached prompt tokens
+    do not count; `done` is how many prompt tokens are done, if not all. Our own fields are
+    `forward_n`, `drafts`, and the `speedup` over no drafts, if it is known."""
     prompt = stats.prompt_tokens if done is None else done
     computed = max(prompt - stats.cached_tokens, 0)
     found: dict[str, Any] = {"cache_n": stats.cached_tokens}
@@ -365,7 +365,7 @@ def timings(stats: Stats, done: int | None = None) -> dict[str, Any]:
 
 
 def prompt_progress(event: Event) -> dict[str, Any]:
-    """What `return_progress` asks for, in llama-server's words; nothing for other events."""
+    """The progress for `return_progress`, in llama-server's fields; empty for other events."""
     if event.prompt_done is None:
         return {}
     stats = event.stats

@@ -321,7 +321,7 @@ def make_checked(make: Callable[[], str]) -> Grammar:
         known = isinstance(error, InvalidRequestError | ValueError)  # or the schema makes no sense
         reason = str(error) if known else f"{type(error).__name__}, {error}"
         raise UnreadableRequestError(
-            f"The schemas of the tools cannot be followed: {one_line(reason)}."
+            f"The schemas of the tools cannot be used: {one_line(reason)}."
         ) from None
 
 

@@ -92,7 +92,7 @@ def test_requests_without_an_answer_are_left_out(tokenizer: Tokenizer, tmp_path:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ('{"prompt": "a"', "Line 2 of .* is no sample: "),
+        ('{"prompt": "a"', "Line 2 of .* is not a sample: "),
         ("[1]", "it is not an object"),
         ('{"text": "a", "id": 1}', "it has id, text instead of .*prompt.*"),
         ('{"prompt": "a"}', "no answer under any of reference, "),

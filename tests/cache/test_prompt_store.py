@@ -357,7 +357,7 @@ def test_a_limit_that_is_too_low_is_said_once(
     for text in (range(100), range(50, 150)):
         save(store, (GrowingCache,), list(text))
     (record,) = caplog.records
-    assert "100 bytes (--prompt-cache-bytes) are too few" in record.getMessage()
+    assert "--prompt-cache-bytes (100) is too small" in record.getMessage()
 
 
 def test_a_full_disk_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -365,7 +365,7 @@ def test_a_full_disk_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     (tmp_path / "folder").rmdir()
     (tmp_path / "folder").write_bytes(b"")  # no folder can be made there
     save(store, (GrowingCache,), list(range(50)))
-    assert "could not be kept" in caplog.text
+    assert "could not be saved" in caplog.text
     assert len(caplog.records) == 1
 
 
@@ -406,7 +406,7 @@ class TestSingleFile:
         place, text = tmp_path / "talk", list(range(50))
         save(open_store(place, model="a", single=True), (GrowingCache,), text)
         store = open_store(place, model="b", single=True)
-        assert "is of another model" in caplog.text
+        assert "belongs to another model" in caplog.text
         assert not store.find(text, 0)
         save(store, (GrowingCache,), text)
         assert open_store(place, model="b", single=True).find(text, 0)

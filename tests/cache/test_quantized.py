@@ -234,7 +234,7 @@ def test_keys_are_packed_where_attention_takes_them(name: str, form: KVForm, lay
         ("llama", {"head_dim": 32}, "heads of this model have 32 numbers.*--kv-group-size 32"),
         ("llama", {"head_dim": 80}, "heads of this model have 80 numbers.*omit --kv-bits"),
         ("mamba2", {}, "nothing to quantize; omit --kv-bits"),
-        ("deepseek_v32", {"kv_lora_rank": 64}, "computes with its caches itself"),
+        ("deepseek_v32", {"kv_lora_rank": 64}, "reads its caches with its own code"),
     ],
 )
 def test_what_cannot_be_quantized_is_refused_in_a_sentence(

@@ -191,7 +191,7 @@ def test_the_default_is_every_known_curve() -> None:
 
 
 def test_unknown_costs_are_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="There is no cost curve m0; give one of here"):
+    with pytest.raises(InvalidRequestError, match="There is no cost curve m0; choose one of here"):
         find_curves(["m0"], "ember")
     with pytest.raises(InvalidRequestError, match="run `bench cost` first"):
         find_curves(["here"], "a model never measured")

@@ -87,7 +87,7 @@ class TestPipe:
         [
             (b"/unknown", InvalidRequestError, "no command /unknown"),
             (b"Hi\ncaf\xe9", InvalidRequestError, "Line 2 of standard input is not valid UTF-8"),
-            (b"a question that is long", ContextOverflowError, "/reset starts again"),
+            (b"a question that is long", ContextOverflowError, "/reset starts over"),
         ],
     )
     def test_an_input_that_cannot_be_served_ends_it(
@@ -170,7 +170,7 @@ class TestTerminal:
         shown = capsys.readouterr().out
         assert "could not be saved to ~nosuchuser/x: No such file or directory." in shown
         assert "~nosuchuser/x cannot be read: No such file or directory." in shown
-        assert "holds no saved conversation" in shown
+        assert "is not a saved conversation" in shown
 
     @pytest.mark.parametrize("presses", [1, 2])
     def test_ctrl_c_stops_the_answer_and_keeps_it(
@@ -191,7 +191,7 @@ class TestTerminal:
     ) -> None:
         typed = "Hello?\rA rather long question?\r/reset\rShort?\r\x04"
         assert talk(FakeEngine(context=40), typed) == ["Short?", "OK"]
-        assert "The prompt does not fit. /reset starts again." in capsys.readouterr().out
+        assert "The prompt does not fit. /reset starts over." in capsys.readouterr().out
 
     def test_an_answer_cannot_control_the_terminal(
         self, talk: Talk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

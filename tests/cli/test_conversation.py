@@ -290,7 +290,7 @@ def test_the_format_is_kept_and_a_drafter_that_is_gone_becomes_auto(tmp_path: Pa
             for changes, reason in (
                 ({"version": 2}, "another version"),
                 ({"messages": None}, "damaged"),
-                ({"messages": [{"role": "root", "content": ""}]}, "a message of 'root'"),
+                ({"messages": [{"role": "root", "content": ""}]}, "a message of the role 'root'"),
                 ({"messages": [{"role": "user", "content": 1}]}, "damaged"),
                 ({"messages": [{"role": "user", "content": "\ud800"}]}, "damaged"),
                 ({"settings": {}}, "damaged"),
@@ -314,7 +314,7 @@ def test_a_file_that_is_not_a_conversation_is_refused_in_one_sentence(
 ) -> None:
     path = tmp_path / "talk.json"
     path.write_text(text)
-    with pytest.raises(SessionFileError, match="holds no saved conversation") as refusal:
+    with pytest.raises(SessionFileError, match="is not a saved conversation") as refusal:
         load_conversation(path)
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)

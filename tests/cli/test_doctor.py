@@ -56,13 +56,13 @@ def test_it_reports_everything_and_ends_with_the_payoff(doctor: Doctor) -> None:
 @pytest.mark.parametrize(
     ("alike", "said"),
     [
-        (RowClass(), "No forward passes of several tokens are known to compute a row alike"),
+        (RowClass(), "No sizes of forward pass are known that give identical rows"),
         (
             RowClass(1, ((0, 33),)),
-            "computed alone, drafts change no token, which costs 0%",
+            "not batched, drafts change no token, which costs 0%",
         ),
         (RowClass(1, ((0, 33),)), "and the text is mlx-lm's"),
-        (RowClass(6, ((0, 8),)), "with --exact drafts change no token, which costs 89%"),
+        (RowClass(6, ((0, 8),)), "With --exact drafts change no token, which costs 89%"),
         (RowClass(6, ((0, 8),)), "and the text is that of steps padded to 6 tokens"),
     ],
 )
@@ -72,8 +72,8 @@ def test_it_says_what_exact_answers_cost(doctor: Doctor, alike: RowClass, said: 
 
 
 def test_what_takes_minutes_is_left_to_bench_cost(doctor: Doctor) -> None:
-    """Forwards that cost more than nothing are not looked for."""
-    assert "`bench cost` finds out what --exact costs" in doctor(STEPPED)
+    """Forward passes that cost more than nothing are not looked for."""
+    assert "`bench cost` measures what --exact costs" in doctor(STEPPED)
 
 
 def test_it_advises_against_drafting_if_it_does_not_pay(doctor: Doctor) -> None:
@@ -88,8 +88,8 @@ def test_it_advises_against_drafting_if_it_does_not_pay(doctor: Doctor) -> None:
 @pytest.mark.skipif(IS_SIMULATED, reason="who wants the cores says nothing of a GPU")
 def test_costs_of_a_busy_machine_lead_to_no_verdict(doctor: Doctor) -> None:
     said = doctor(STEPPED, load=100.0)
-    assert "too busy to be trusted" in said
-    assert "told when the machine is idle" in said
+    assert "too busy to trust" in said
+    assert "run `doctor` on an idle machine" in said
     assert "Drafting pays" not in said
 
 

@@ -140,7 +140,7 @@ def test_what_is_wrong_is_not_written(
     assert main(["edit", str(path), "Rename x", "--yes"]) == 4
     assert path.read_text() == OLD
     err = capsys.readouterr().err
-    assert err.index(f"{path} was left as it is. ") < err.index(sentence)
+    assert err.index(f"{path} was left unchanged. ") < err.index(sentence)
 
 
 def test_a_doubtful_edit_is_offered_with_the_doubt(
@@ -338,7 +338,7 @@ def test_one_file_that_is_refused_stops_no_other(
     monkeypatch.setattr(engine, "stream", refuse)
     assert main(["edit", str(path), str(other), "Rename x", "--yes"]) == 4
     assert (path.read_text(), other.read_text()) == (OLD, NEW)
-    assert f"{path} was left as it is. The prompt does not fit." in capsys.readouterr().err
+    assert f"{path} was left unchanged. The prompt does not fit." in capsys.readouterr().err
 
 
 def test_json_has_what_was_done_before_ctrl_c(
@@ -435,8 +435,11 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
         (["absent.py", "x", "--yes"], "absent.py cannot be read: No such file"),
         (["file.py", "x", "--lines", "1", "--function", "f"], "Name --lines or a --function"),
         (["file.py", "file2.py", "x", "--lines", "1"], "are for one file"),
-        (["file.py", "x", "--output", "y", "--yes"], "--output changes no file; omit --yes"),
-        (["-", "x", "--yes"], "Standard input is not changed; omit --yes"),
+        (
+            ["file.py", "x", "--output", "y", "--yes"],
+            "--output leaves the edited file unchanged; omit --yes",
+        ),
+        (["-", "x", "--yes"], "Standard input cannot be changed; omit --yes"),
         (["file.py", "x", "--lines", "a"], "'a' is not a whole number"),
         (["file.py", "x", "--lines", "9:12", "--yes"], "has 6 lines; there are no `lines` 9:12"),
         (["file.py", "x", "--function", "h", "--yes"], "has no function h; it has f, g."),

@@ -36,7 +36,7 @@ def test_a_project_is_learnt_listed_used_and_forgotten(
     assert main(["index", "--list"]) == 0
     assert "0 projects" in capsys.readouterr().out
     assert main(["generate", "-p", "x", "--project", str(project), *model]) == 2
-    assert "was not indexed; run `akunu-py index" in capsys.readouterr().err
+    assert "has not been indexed; run `akunu-py index" in capsys.readouterr().err
     assert main(["index", "--forget-all"]) == 0
 
 
@@ -52,25 +52,25 @@ def test_what_is_left_out_is_counted_and_kept_if_named(
     (project / "a.py").write_text("key = 'AKIA" + "ABCDEFGHIJKLMNOP'\n")
     model = ["--model", str(tiny_model_dir)]
     assert main(["index", str(project), *model]) == 0
-    said = "Left out: 2 as likely secrets, 1 hidden; name a file to keep it."
+    said = "Left out: 2 as likely secrets, 1 hidden; name a file to include it."
     assert said in capsys.readouterr().err
     assert main(["index", ".", ".env", "vault.yml", *model]) == 0
     printed = capsys.readouterr()
     assert "3 files in memory" in printed.out
     assert "Left out: 1 as likely secrets; name" in printed.err
     assert main(["index", str(project / ".env"), *model]) == 2
-    assert ".env is in no folder that is named" in capsys.readouterr().err
+    assert ".env is in none of the given folders" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["index"], "index takes either folders, or --list"),
-        (["index", ".", "--list"], "index takes either folders, or --list"),
+        (["index"], "index takes one of: folders, --list"),
+        (["index", ".", "--list"], "index takes one of: folders, --list"),
         (["index", "--forget", "nowhere"], "--forget takes the folder of a project"),
         (["index", "nowhere"], "There is no folder nowhere"),
-        (["index", "/"], "/ is no project: name a folder in it."),
-        (["index", "~"], "is no project: name a folder in it."),
+        (["index", "/"], "/ is not a project; give a folder in it."),
+        (["index", "~"], "is not a project; give a folder in it."),
         (["chat", "--project", ".", "--no-speculate"], "--project needs the drafter auto"),
     ],
 )

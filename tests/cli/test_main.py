@@ -58,7 +58,7 @@ def test_defects_say_how_to_debug_them(
 ) -> None:
     assert ends_with(RuntimeError("on\nfire")) == 1
     shown = capsys.readouterr().err
-    assert shown == "akunu-py: RuntimeError: on fire (a defect; AKUNU_DEBUG=1 shows where)\n"
+    assert shown == "akunu-py: RuntimeError: on fire (a bug; AKUNU_DEBUG=1 shows where)\n"
     monkeypatch.setenv(DEBUG_VARIABLE, "1")
     assert ends_with(RuntimeError("on fire")) == 1
     assert "Traceback" in capsys.readouterr().err

@@ -46,9 +46,9 @@ def test_a_model_is_pulled_listed_shown_and_removed(
 ) -> None:
     assert main(["pull", NAME]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"{NAME}: 1.4 MB, of which 1.4 MB are to be fetched; its weights fit")
+    assert said.startswith(f"{NAME}: 1.4 MB, 1.4 MB still to fetch; its weights fit")
     assert main(["pull", NAME]) == 0
-    assert "of which 0.0 MB are to be fetched" in capsys.readouterr().out
+    assert "0.0 MB still to fetch" in capsys.readouterr().out
     assert main(["list", "--json"]) == 0
     found = {model["name"]: model for model in json.loads(capsys.readouterr().out)}
     assert list(found) == ["ember", NAME]

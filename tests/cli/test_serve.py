@@ -71,8 +71,8 @@ def test_collections_of_garbage_leave_the_libraries_out(tiny_model_dir: Path) ->
     [
         (4, None, "Up to 4 requests are answered at a time.\n"),
         (4, "They take turns.", "Up to 4 requests are answered at a time. They take turns.\n"),
-        (2, None, "Up to 2 requests are answered at a time, not 4: the caches of more would not"),
-        (1, None, "Requests are answered one after another, not 4: the caches of more would not"),
+        (2, None, "Up to 2 requests are answered at a time, not 4: more caches would not"),
+        (1, None, "Requests are answered one after another, not 4: more caches would not"),
     ],
 )
 def test_it_tells_how_many_requests_are_answered_together(
@@ -182,7 +182,7 @@ def test_a_port_in_use_is_one_sentence(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ended = serve_here("--model", str(tiny_model_dir), "--port", str(port))
-    sentence = f"Port {port} on 127.0.0.1 is in use; name another one with --port."
+    sentence = f"Port {port} on 127.0.0.1 is in use; choose another one with --port."
     assert ended == (2, "", f"akunu-py: {sentence}\n")
 
 
@@ -199,14 +199,14 @@ def test_two_models_of_one_name_and_a_folder_that_is_not_there_are_one_sentence(
 ) -> None:
     one, other = (write_tiny_model(tmp_path / place / "tiny") for place in "ab")
     _, _, err = serve_here("--model", str(one), "--model", str(other))
-    assert err == "akunu-py: Two models are called tiny; rename a folder.\n"
+    assert err == "akunu-py: Two models are called tiny; rename one folder.\n"
     _, _, err = serve_here("--models-dir", str(tmp_path / "c"))
     assert err == f"akunu-py: There is no folder {tmp_path / 'c'}; check --models-dir.\n"
 
 
 def test_options_of_one_model_need_one(serve_here: Callable[..., tuple[int, str, str]]) -> None:
     code, _, err = serve_here("--model", "ember", "--model", "other", "--draft-model", "ember")
-    assert (code, err) == (2, "akunu-py: --draft-model belongs to one model; name one --model.\n")
+    assert (code, err) == (2, "akunu-py: --draft-model applies to one model; give one --model.\n")
 
 
 @pytest.mark.parametrize(("words", "warns"), [((), True), (("--api-key", "k"), False)])

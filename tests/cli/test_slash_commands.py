@@ -122,7 +122,7 @@ def test_saving_resetting_and_loading(conversation: Conversation, tmp_path: Path
 
 
 def test_stats_of_all_turns(conversation: Conversation) -> None:
-    assert say(conversation, "/stats") == "Nothing has been answered yet."
+    assert say(conversation, "/stats") == "There is no answer yet."
     ask(conversation, "Hello?")
     ask(conversation, "And?")
     shown = say(conversation, "/stats")
@@ -138,7 +138,7 @@ def test_retry_answers_again(conversation: Conversation) -> None:
 def test_the_drafter_model_needs_a_draft_model(tiny_model_dir: Path) -> None:
     worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)))
     conversation = Conversation(worker, Options())
-    with pytest.raises(InvalidRequestError, match="no draft model"):
+    with pytest.raises(InvalidRequestError, match="No draft model"):
         say(conversation, "/drafter model")
     assert conversation.options == Options()
     assert worker.close(60)
@@ -234,7 +234,7 @@ def test_an_edit_of_a_file_is_applied(
 
 
 def test_what_cannot_be_applied_is_refused(conversation: Conversation, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="No file was named"):
+    with pytest.raises(InvalidRequestError, match="not clear which file"):
         say(conversation, "/apply")
     with pytest.raises(InvalidRequestError, match="The file or what to change is missing"):
         say(conversation, "/edit a.py")

@@ -1,4 +1,4 @@
-"""Exact for nothing: finding the forwards that compute a row alike, and staying among them."""
+"""Exact for nothing: finding forward passes that compute identical rows, and staying among them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

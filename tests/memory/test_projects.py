@@ -68,8 +68,8 @@ def test_only_what_a_user_wrote_is_read(store: MemoryStore, project: Path) -> No
     counts = {"binary": 2, "generated": 2, "hidden": 3, "as likely secrets": 1}
     assert result.left_out.counts == counts
     said = "\n".join(result.left_out.lines)
-    assert "binary.py is left out: it is no text" in said
-    assert "keys.py is left out: it seems to hold a key" in said
+    assert "binary.py is left out: it is not UTF-8 text" in said
+    assert "keys.py is left out: it seems to contain a key" in said
 
 
 def test_only_changes_are_encoded_again(store: MemoryStore, project: Path) -> None:
@@ -120,7 +120,7 @@ def test_ids_that_the_model_does_not_have_are_never_used(store: MemoryStore, pro
 
 
 @pytest.mark.parametrize(
-    ("key", "said"), [(KEY, "was not indexed"), (b"x" * 32, "with another tokenizer")]
+    ("key", "said"), [(KEY, "has not been indexed"), (b"x" * 32, "with another tokenizer")]
 )
 def test_a_named_project_without_memory_is_refused(
     store: MemoryStore, project: Path, key: bytes, said: str
@@ -140,9 +140,9 @@ def test_auto_takes_the_git_root_or_says_why_not(
     store: MemoryStore, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project / "lib")
-    assert "in no git project" in str(open_memory(["auto"], KEY, 256).notices)
+    assert "not in a git project" in str(open_memory(["auto"], KEY, 256).notices)
     (project / ".git").mkdir()
-    assert "was not indexed" in str(open_memory(["auto"], KEY, 256).notices)
+    assert "has not been indexed" in str(open_memory(["auto"], KEY, 256).notices)
     index(store, project)
     assert open_memory(["auto"], KEY, 256).projects[str(project)].segments
 
@@ -210,10 +210,10 @@ def test_names_that_are_no_text_are_left_out(store: MemoryStore, tmp_path: Path)
             pytest.skip("this file system has no such names")
     result = index(store, folder)
     assert set(store.files(folder, KEY)) == {"a.py", "new\nline.py"}
-    assert result.left_out.lines == ["caf\udce9.py is left out: its name is no text in UTF-8."]
+    assert result.left_out.lines == ["caf\udce9.py is left out: its name is not valid UTF-8."]
     odd = Path(os.fsdecode(bytes(folder) + b"/caf\xe9"))
     odd.mkdir()
-    with pytest.raises(InvalidRequestError, match="is no text in UTF-8"):
+    with pytest.raises(InvalidRequestError, match="is not valid UTF-8"):
         project_folder(odd)
 
 

@@ -139,15 +139,15 @@ def test_what_a_schema_demands_in_vain_is_told(
 ) -> None:
     grammar = Grammar("json_schema", '{"not": {"type": "string"}, "const": 1}')
     answer = engine.generate("a", Options(max_tokens=3, grammar=grammar))
-    assert (answer.text, caplog.messages) == ("1", ["The JSON schema is followed without `not`."])
+    assert (answer.text, caplog.messages) == ("1", ["The JSON schema is enforced without `not`."])
 
 
 @pytest.mark.parametrize(
     ("grammar", "said"),
     [
-        (Grammar("json_schema", '{"type": "thing"}'), "JSON schema cannot be followed: .*thing"),
-        (Grammar("regex", "(a"), "regular expression cannot be followed: .*unclosed"),
-        (Grammar("lark", "start: unknown"), "grammar cannot be followed: .*unknown name"),
+        (Grammar("json_schema", '{"type": "thing"}'), "JSON schema cannot be used: .*thing"),
+        (Grammar("regex", "(a"), "regular expression cannot be used: .*unclosed"),
+        (Grammar("lark", "start: unknown"), "grammar cannot be used: .*unknown name"),
     ],
     ids=lambda value: value.source if isinstance(value, Grammar) else "",
 )

@@ -105,7 +105,7 @@ def test_a_conversation_to_count_has_a_limit(parrot: LiveServer) -> None:
         (
             {"prompt": "a", "logit_bias": {f"{at:0100}!": 1 for at in range(50)}},
             {"prompt": "a", "logit_bias": {f"{at:0100}!": 1 for at in range(30)}},
-            "4096 characters together",
+            "4096 characters in all",
         ),
     ],
 )
@@ -198,8 +198,8 @@ def test_all_bodies_together_have_a_limit(tiny_model_dir: Path) -> None:
     few = ServerSettings(held_bytes=4000)
     with serve(lambda: akunu_py.load(str(tiny_model_dir)), few) as server:
         refused = server.post("/tokenize", {"content": "a" * 5000})
-        assert (refused.status_code, "too large together" in refused.text) == (429, True)
-        assert "The bodies of the requests" in server.log.wait_for("POST /tokenize 429")
+        assert (refused.status_code, "too large in total" in refused.text) == (429, True)
+        assert "The bodies of waiting requests" in server.log.wait_for("POST /tokenize 429")
         for _ in range(10):  # a body is let go just after its answer
             assert server.post("/tokenize", {"content": "a" * 900}).status_code == 200
 
@@ -214,7 +214,7 @@ def test_bodies_without_an_end_give_way(tiny_model_dir: Path) -> None:
         assert server.post("/tokenize", {"content": "a" * 900}).status_code == 200
         ends = [connection.recv(12) for connection in stuck[:4]]
         assert ends == [b"HTTP/1.1 408"] * 4
-        assert "others needed its place" in server.log.wait_for("POST /tokenize 408")
+        assert "others needed its memory" in server.log.wait_for("POST /tokenize 408")
 
 
 def test_the_largest_body_without_an_end_gives_way(tiny_model_dir: Path) -> None:

@@ -251,7 +251,7 @@ def test_what_does_not_fit_says_what_would_have_to_go(serving: Serve) -> None:
     with serving(room=1.2, keep_alive=math.inf) as server:
         refused = complete(server, "talker")
         assert refused.status_code == 503
-        assert "large-coder, which a keep_alive of -1 keeps loaded" in refused.text
+        assert "which large-coder would have to free, but a keep_alive of -1" in refused.text
         assert complete(server, "large-coder", keep_alive="10m").status_code == 200
         assert complete(server, "talker").status_code == 200
         assert loaded(server) == ["somebody/talker:latest"]
@@ -443,4 +443,4 @@ def test_a_look_at_the_memory_that_fails_is_not_the_last(
 
     with serve_pool(Pool(load, ServerSettings(), models[:1], is_short=is_short)) as server:
         for _ in range(2):
-            server.log.wait_for("looking after the memory failed: no figures")
+            server.log.wait_for("the memory check failed: no figures")

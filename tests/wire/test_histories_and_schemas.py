@@ -162,7 +162,7 @@ def test_a_bad_schema_loosens_no_other(live: LiveServer, name: str) -> None:
         ("/completion", {"prompt": "a", "stop": 5},
          "`stop` must be a string, or a list of strings."),
         ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a"}]},
-         "`messages` must have another before the one that is continued."),
+         "`messages` must have one before the message to continue."),
         ("/v1/chat/completions",
          {"tools": [{"function": {"name": "f", "parameters": {"type": "array"}}}]},
          "`tools[0].function.parameters.type` must be object."),

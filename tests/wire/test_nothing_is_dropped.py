@@ -57,7 +57,7 @@ def test_samplers_that_are_not_served_are_refused_by_name(
         body = {"prompt": "a", "options": field}
     answer = live.post(path, body)
     assert answer.status_code == 400
-    assert f"{next(iter(field))}` is not served" in answer.text
+    assert f"{next(iter(field))}` is not supported" in answer.text
 
 
 def test_samplers_that_are_turned_off_are_accepted(live: LiveServer) -> None:
@@ -165,7 +165,7 @@ def test_what_is_not_served_is_refused_by_name(
 ) -> None:
     answer = live.post(path, ENDPOINTS.get(path, {"messages": USER, "max_tokens": 2}) | field)
     assert answer.status_code == 400
-    assert f"{next(iter(field))}` is not served" in answer.text
+    assert f"{next(iter(field))}` is not supported" in answer.text
 
 
 LONG = "word " * 20_000

@@ -256,7 +256,7 @@ def test_a_strict_function_that_cannot_be_followed_is_refused(parrot: LiveServer
     tool["function"]["parameters"]["properties"]["location"]["pattern"] = "(?=R)x"
     answer = parrot.post(CHAT, body("Hello", tools=[tool]))
     assert answer.status_code == 400
-    assert "The schemas of the tools cannot be followed" in answer.json()["error"]["message"]
+    assert "The schemas of the tools cannot be used" in answer.json()["error"]["message"]
 
 
 def test_a_schema_that_refers_to_itself_forever_is_no_defect(parrot: LiveServer) -> None:

@@ -159,7 +159,7 @@ class TestWaiting:
         waiting = [worker.stream(f"{number}", Options(max_tokens=1)) for number in range(2)]
         assert worker.queue_depth == 2
         for put in (lambda: worker.stream("more"), lambda: worker.submit(lambda _: None)):
-            with pytest.raises(QueueFullError, match="Too many requests wait"):
+            with pytest.raises(QueueFullError, match="Too many requests are waiting"):
                 put()
         blocked.let_go()
         assert all(list(events) for events in (blocked.running, *waiting))

@@ -1,7 +1,8 @@
 """Attention for the CPU, with the projections of Llama and Qwen2.
 
 One multiplication makes queries, keys and values, one rotates queries and keys, and one multiplies
-all heads that share keys with them. Many scores are divided after the values are mixed.
+the keys by all heads that share them. Where there are many scores, the softmax divides only after
+the values are mixed.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,21 +19,22 @@ from akunu_py.model.cpu.rotary import RotaryTable, rotate
 _UNDIVIDED_ROWS: Final = 17
 _MOST_SCORES: Final = 1 << 18
 _FEWEST_ROWS: Final = 8
-"""An attention over more rows, which hardly any but a prefill has, is computed in parts of at most
-this many scores, but of this many rows or more. MLX holds some twenty copies of a part's scores,
-because it allocates ahead of what it computes; parts of 1 MB stay in a CPU's cache."""
+"""An attention over more rows, as in a prefill, is computed in parts of at most this many scores,
+but at least this many rows. MLX keeps about twenty copies of a part's scores, because it allocates
+ahead of computing; parts of 1 MB stay in a CPU's cache."""
 
 
 def causal_mask(count: int) -> mx.array:
-    """The mask to add to the scores `[count, count]` of `count` positions with each other."""
+    """The mask `[count, count]` to add to the scores of `count` positions with each other."""
     visible = mx.arange(count) <= mx.arange(count)[:, None]
     return mx.where(visible, 0.0, -mx.inf)
 
 
 class FusedAttention(nn.Module):  # type: ignore[misc]
-    """An attention layer of Llama or Qwen2 in fewer operations, alone and in a batched forward.
+    """An attention layer of Llama or Qwen2 in fewer operations, alone and in a batched forward
+    pass.
 
-    The original computes everything else: several sequences of one shape, forwards without a
+    The original computes everything else: several sequences of one shape, forward passes without a
     cache, windows, and masks that are not causal. Its projections become views of joined weights.
     """
 
@@ -96,7 +98,7 @@ class FusedAttention(nn.Module):  # type: ignore[misc]
                 stop = min(start + most, count)
                 seen = slice(total - count + stop)
                 rows = queries[..., start:stop, :]
-                if parts:  # or MLX computes all scores first
+                if parts:  # otherwise MLX computes all scores first
                     rows = mx.depends(rows, parts[-1])
                 parts.append(self._attend(rows, keys[..., seen, :], values[..., seen, :]))
             return mx.concatenate(parts)
@@ -132,8 +134,8 @@ def grouped_attention(
         queries: `[batch, heads, count, head_dim]`, float32.
         keys: `[batch, kv_heads, total, head_dim]`, and `values` alike.
         mask: `[count, last]`, or `[batch, 1, 1, count, last]`, added to the scores of the last
-            positions, which may be all of the total. A mask of the whole total would take the
-            memory of a cache in a long context.
+            positions, up to all of them. In a long context, a mask over all positions would take as
+            much memory as a cache.
 
     Returns:
         `[batch * count, heads * head_dim]`.
@@ -180,5 +182,5 @@ def _mixed(scores: mx.array, values: mx.array, scale: float = 1.0) -> mx.array:
 
 @cache
 def _softmax_numerators(scale: float) -> Callable[..., mx.array]:
-    """Computes the numerators from scores that are not scaled yet, and their maxima."""
+    """Computes the numerators from unscaled scores and their maxima."""
     return exponential_of(lambda scores, peak: (scores - peak) * scale)

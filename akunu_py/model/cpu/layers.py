@@ -16,7 +16,7 @@ _LOG2_E: Final = log2(e)
 _DEGREE: Final = 6
 _TAYLOR: Final = tuple(log(2.0) ** power / factorial(power) for power in range(_DEGREE + 1))
 _MIN_EXPONENT, _MAX_EXPONENT = -126.0, 127.0
-"""The exponents of normal floats; others are clamped."""
+"""The range of exponents of normal floats; others are clamped."""
 _ROUNDER: Final = 1.5 * 2.0**23
 """Adding a float of this size rounds, and leaves the whole number in the lowest bits."""
 _MANTISSA_BITS: Final = 23
@@ -96,7 +96,7 @@ class JoinedLinear(nn.Module):  # type: ignore[misc]
 
     Attributes:
         matrix: `[inputs, outputs]`, a transposed view of the joined weights: transposing them in
-            every forward would be one more operation.
+            every forward pass would be an additional operation.
         bias: `[outputs]`, if the layers have one.
     """
 

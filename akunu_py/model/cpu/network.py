@@ -16,13 +16,13 @@ from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm
 from akunu_py.model.cpu.rotary import ROTARY_LAYERS, RotaryTable, TableRoPE, settings_of
 
 _MASKS_KEPT: Final = 32
-"""More than the sequences of a batched forward, or the sizes of drafts."""
+"""More than the sequences of a batched forward pass, or the sizes of drafts."""
 
 
 def with_fused_layers(network: nn.Module) -> nn.Module:
     """A copy of a loaded network with the faster layers.
 
-    Both share all weights; where they are joined, those of the network become views.
+    Both share all weights; where weights are joined, those of the network become views.
     """
     fused: nn.Module = _copy_of(network)
     fused.update_modules(tree_unflatten(list(_replacements(network))))
@@ -31,7 +31,7 @@ def with_fused_layers(network: nn.Module) -> nn.Module:
 
 def _replacements(network: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     tables: dict[Hashable, RotaryTable] = {}
-    mask = lru_cache(_MASKS_KEPT)(causal_mask)  # all layers of a forward need the same
+    mask = lru_cache(_MASKS_KEPT)(causal_mask)  # all layers of a forward pass need the same
     outermost = None
     for path, layer in sorted(network.named_modules(), key=lambda item: item[0].split(".")):
         if outermost is not None and path.startswith(f"{outermost}."):

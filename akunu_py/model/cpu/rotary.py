@@ -37,7 +37,7 @@ class RotaryTable:
         return bool(mx.array_equal(rotate(x, *self.rows(range(5, 8))), self._layer(x, offset=5)))
 
     def rows(self, positions: range | list[int]) -> Angles:
-        """The angles of some positions; kept, because all layers of a forward need them."""
+        """The angles of some positions; kept, because all layers of a forward pass need them."""
         if self._last is None or self._last[0] != positions:
             if max(positions) >= self._positions:
                 self._extend(max(positions) + 1)
