@@ -77,7 +77,8 @@ bench: $(VENV)/.dev ## every measurement, into benchmarks/results/ (about four h
 	$(BENCH).serving load --parallel 1 --name serving_load_one  # 4 min
 	$(BENCH).random_model $(WORK)/hybrid --shape hybrid
 	$(BENCH).serving load --model $(WORK)/hybrid --name serving_load_hybrid  # 5 min
-	$(BENCH).exact  # an hour or more: 16 bits without a BLAS
+	$(BENCH).exact simulate  # 15 min
+	$(BENCH).exact here  # 5 min
 	$(BENCH).project_memory --live  # 5 min
 	$(BENCH).learnt_costs  # 1 min
 	$(BENCH).batched  # 15 min

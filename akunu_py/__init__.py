@@ -1,11 +1,14 @@
-"""akunu_py: language models on MLX, answering faster by n-gram speculation.
+"""akunu_py: language models on MLX, answering faster because they check drafts instead of waiting.
 
     import akunu_py
 
-    engine = akunu_py.load()              # the bundled model; or a name, or ModelOptions
-    print(engine.generate("def mean(values):", akunu_py.Options(max_tokens=64)).text)
+    engine = akunu_py.load()              # the bundled model, or a folder or a name on the hub
+    print(engine.chat("Rename `x` to `total` in: def f(x): return x + 1").text)
+    for event in engine.stream("def mean(values):", max_tokens=64, temperature=0.8):
+        print(event.text, end="")
 
-The model libraries are loaded only when they are used.
+The names in `__all__` keep their meaning within a major version; others may change. The model
+libraries are loaded only when they are used.
 """
 
 from importlib import import_module
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from akunu_py.errors import AkunuError
 from akunu_py.machine.blas import load_blas
-from akunu_py.options import Grammar, ModelOptions, Options, Sampling
+from akunu_py.options import Grammar, ModelOptions, Options
 from akunu_py.package import __version__
 
 load_blas()  # the one thing done at import, because it must come before MLX: see blas.py
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.events import Completion, Event
     from akunu_py.loading import load
-    from akunu_py.text.stream import Piece
 
 __all__ = [
     "AkunuError",
@@ -32,8 +34,6 @@ __all__ = [
     "Grammar",
     "ModelOptions",
     "Options",
-    "Piece",
-    "Sampling",
     "__version__",
     "load",
 ]
@@ -42,7 +42,6 @@ _HOMES = {
     "Completion": "akunu_py.events",
     "Engine": "akunu_py.engine",
     "Event": "akunu_py.events",
-    "Piece": "akunu_py.text.stream",
     "load": "akunu_py.loading",
 }
 
@@ -53,3 +52,7 @@ def __getattr__(name: str) -> Any:
     if name in ("Engine", "load"):
         import_module("akunu_py.machine.backend").find_backend()  # says so where MLX has no backend
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

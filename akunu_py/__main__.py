@@ -119,10 +119,10 @@ def run() -> NoReturn:
         sys.stdout.flush()
         os._exit(code)  # MLX may wait forever for the lost rank
     if threading.active_count() > 1:
-        from akunu_py.worker import THREAD_NAME  # noqa: PLC0415  (`--help` does not need it)
+        from akunu_py.machine.threads import is_computing  # noqa: PLC0415  (not for `--help`)
 
-        if any(thread.name == THREAD_NAME for thread in threading.enumerate()):
-            # That thread runs library code, which cannot be stopped and would crash during exit.
+        if is_computing():
+            # The thread runs library code, which cannot be stopped and would crash during exit.
             sys.stdout.flush()
             os._exit(code)
     if launched_rank() is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
@@ -19,7 +19,7 @@ from akunu_py.calibration.measure import BUDGET_S, Calibrate, Unfinished, find_c
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.speculation import DrafterFactory, SpeculationState
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
-from akunu_py.events import Completion, Event, EventStream
+from akunu_py.events import Answering, Completion, Event, EventStream
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
@@ -28,11 +28,12 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.known_costs import KnownCosts
-from akunu_py.prompt import PromptInput
+from akunu_py.prompt import Asked
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import EngineCounters
+from akunu_py.text.tokenizer import Message
 
 _MEASURE_AGAIN_S: Final = 300.0
 """Seconds before costs are measured again that were not to be trusted."""
@@ -105,7 +106,9 @@ class Engine:
             store=prompt_store,
             drafts=self.speculation.draft_model,
         )
-        self.batch = Batch(model, self.costs.together, self._prefixes.may_join)
+        self.batch = Batch(
+            model, self.costs.together, self._prefixes.may_join, self.speculation.rates
+        )
         self.runner = Runner(
             model,
             backend,
@@ -180,36 +183,62 @@ class Engine:
         self.runner.owner.check()
         self.speculation.add_drafter(name, make)
 
-    def generate(self, asked: PromptInput | Sequence, options: Options | None = None) -> Completion:
-        """Answers a prompt whole; see `stream` for the arguments and the errors."""
+    def generate(
+        self, asked: Asked | Sequence, options: Options | None = None, **named: Any
+    ) -> Completion:
+        """Answers a prompt whole; see `stream` for the arguments and the errors.
+
+        >>> engine.generate("def mean(values):", max_tokens=3).finish_reason
+        <Finish.LENGTH: 'length'>
+        """
         completion = Completion(self.model.name)
-        for event in self.stream(asked, options):
+        for event in self.stream(asked, options, **named):
             completion.add(event)
         return completion
 
+    def chat(
+        self, messages: str | Iterable[Message], options: Options | None = None, **named: Any
+    ) -> Completion:
+        """Answers a conversation, or a single question, in the model's chat template; see `stream`
+        for the other arguments and the errors.
+
+        >>> print(engine.chat("Rename `x` to `n` in: def f(x): return x").text)
+        ```python
+        def f(n): return n
+        ```
+        """
+        asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        given = {"reasoning": self.tokenizer.reasoning} | named
+        return self.generate(list(asked), options, **given)
+
     def stream(
-        self, asked: PromptInput | Sequence, options: Options | None = None
-    ) -> Generator[Event, None, None]:
+        self, asked: Asked | Sequence, options: Options | None = None, **named: Any
+    ) -> Answering:
         """Answers a prompt round by round; only the last event has a finish reason.
 
         A new stream ends the one before it, which then has no such event.
 
         Args:
-            asked: text, ids exactly as the model should see them, a gap and the text around it, or
-                a sequence made of one of these, which has its options.
+            asked: text, the messages of a conversation, ids exactly as the model should see them,
+                a gap and the text around it, or a sequence made of one of these, which has its
+                options.
             options: what else the request asks for; the default is greedy and speculative.
+            named: options by their names, which replace those.
+
+        >>> sum(len(event.tokens) for event in engine.stream("def mean(values):", max_tokens=3))
+        3
 
         Raises:
             InvalidRequestError: if the prompt is empty or the options cannot be served.
             ContextOverflowError: if the prompt does not fit.
         """
         self.runner.owner.check()
-        sequence = Sequence.of(asked, options)
+        sequence = Sequence.of(asked, replace(options or Options(), **named) if named else options)
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
             begin(sequence)
             list(reader.ready())  # raises the error, if it ended with one
-        return self._events(sequence, reader)
+        return Answering(self._events(sequence, reader))
 
     def _start(self, sequence: Sequence) -> None:
         if self._active is not None:
@@ -232,7 +261,7 @@ class Engine:
 
     def generate_batch(
         self,
-        asked: Iterable[PromptInput | Sequence],
+        asked: Iterable[Asked | Sequence],
         options: Options | None = None,
         *,
         parallel: int = DEFAULT_PARALLEL,

@@ -5,7 +5,12 @@ Any other exception that leaves the package is a bug.
 
 
 class AkunuError(Exception):
-    """The base of all errors that akunu_py raises; the text is meant for the user."""
+    """The base of all errors that akunu_py raises; the text is meant for the user.
+
+    >>> akunu_py.Options(max_tokens=-5)
+    Traceback (most recent call last):
+    akunu_py.errors.InvalidRequestError: `max_tokens` must be 0 or more, not -5.
+    """
 
 
 class InvalidRequestError(AkunuError, ValueError):

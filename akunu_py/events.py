@@ -5,7 +5,7 @@ that iterates, or an event loop with `async for`, which is woken once for every 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,10 @@ _SIGNAL_INTERVAL_S: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class Event:
     """One round of an answer, as text.
+
+    >>> first = next(engine.stream("def mean(values):", max_tokens=3))
+    >>> len(first.tokens) >= 1, first.finish_reason
+    (True, None)
 
     Attributes:
         round: its tokens, what was drafted, and the finish reason if the text ends with it.
@@ -72,6 +76,10 @@ class Event:
 class Completion:
     """What a request generated: the sum of its events so far.
 
+    >>> answer = engine.generate("def mean(values):", max_tokens=3)
+    >>> len(answer.token_ids), str(answer.finish_reason)
+    (3, 'length')
+
     Attributes:
         model: the name of the model.
         pieces: the text, in the pieces in which it was released.
@@ -109,6 +117,32 @@ class Completion:
         self.end_logprob = event.end_logprob
         self.stop = event.stop
         self.prompt_logprobs = self.prompt_logprobs or event.prompt_logprobs
+
+
+class Answering:
+    """The events of an answer that is computed while they are read: with `for`, or with `async
+    for`, which lets other tasks run before each round."""
+
+    def __init__(self, events: Generator[Event, None, None]) -> None:
+        self._events = events
+        self.close = events.close
+        """Ends the answer."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        await asyncio.sleep(0)
+        try:
+            return next(self._events)
+        except StopIteration:
+            raise StopAsyncIteration from None
 
 
 def _nothing() -> None:

@@ -1,7 +1,9 @@
 """From the options of a model to an engine of it, on one machine or on several."""
 
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.calibration.measure import Calibrate, find_cost_curve
@@ -22,19 +24,30 @@ from akunu_py.ranks.sharding import sampled_weights, take_share
 _BUNDLED: Final = ModelOptions()
 
 
-def load(model: ModelOptions | str = _BUNDLED, *, calibrate: Calibrate = find_cost_curve) -> Engine:
+def load(
+    model: ModelOptions | str | Path = _BUNDLED,
+    *,
+    calibrate: Calibrate = find_cost_curve,
+    **named: Any,
+) -> Engine:
     """Loads a model and makes an engine of it.
 
+    >>> engine = akunu_py.load()
+    >>> engine.model.name
+    'ember'
+
     Args:
-        model: which one and how, or its name alone; the bundled model by default.
+        model: which one and how, or its name or folder alone; the bundled model by default.
         calibrate: tells what forward passes cost; see `Engine`.
+        named: options of the model by their names, such as `kv_bits=8`.
 
     Raises:
         AkunuError: if the model, the machine or the options do not allow it.
         SystemExit: in all processes of `mlx.launch` but the first, at the end: they only compute
             what that one says.
     """
-    options = ModelOptions(model) if isinstance(model, str) else model
+    options = model if isinstance(model, ModelOptions) else ModelOptions(str(model))
+    options = replace(options, **named)
     backend = find_backend()
     ranks = find_ranks(options.rank_timeout)
     if ranks is not None:

@@ -15,8 +15,8 @@ from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType
-from typing import Any, Final, Literal, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from akunu_py.errors import InvalidRequestError
 
@@ -108,7 +108,7 @@ class Option:
     choices: tuple[str, ...] | None = None
     shown: str | None = None
     group: str = ""
-    nargs: Literal["+", "*", "?", "..."] | None = None
+    nargs: Literal["+", "*", "?"] | None = None
     const: Any = None
     repeated: bool = False
     required: bool = False
@@ -186,7 +186,7 @@ def borrowed(kind: type, name: str, default: Any = MISSING, **spelling: Any) -> 
 @cache
 def options_in(kind: type) -> Mapping[str, Option]:
     """The options that the fields of a dataclass declare, by the names of the fields."""
-    hints, found = get_type_hints(kind), {}
+    hints, found = _hints_of(kind), {}
     for it in fields(kind):
         declared: Option | None = it.metadata.get(_OPTION)
         if declared is not None:
@@ -209,28 +209,50 @@ def options_in(kind: type) -> Mapping[str, Option]:
 @cache
 def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
     """The dataclasses of options in the fields of a dataclass, and how it uses them."""
-    hints = get_type_hints(kind)
+    hints = _hints_of(kind)
     return {
         it.name: (hints[it.name], it.metadata[_PART]) for it in fields(kind) if _PART in it.metadata
     }
 
 
 def check_options(options: Any) -> None:
-    """Refuses what is not a number or outside its range; for `__post_init__`."""
+    """Refuses values of another type, and numbers outside their range; for `__post_init__`."""
+    hints = _hints_of(options.__class__)
     for name, declared in options_in(options.__class__).items():
-        is_whole, within = declared.read is whole_number, declared.within
-        if not (is_whole or declared.read is number or within):
-            continue
-        value = getattr(options, name)
+        value, within = getattr(options, name), declared.within
+        if not _is_a(value, hints[name]):
+            raise InvalidRequestError(f"`{name}` must be {_named(hints[name])}, not {value!r}.")
         for each in value if isinstance(value, tuple) else (value,):
-            if each is None:
-                continue
-            if isinstance(each, bool) or not isinstance(each, Integral if is_whole else Real):
-                kind = "a whole number" if is_whole else "a number"
-                raise InvalidRequestError(f"`{name}` must be {kind}, not {each!r}.")
-            if within and float(each) not in within:
+            if within and each is not None and float(each) not in within:
                 found = f"{each:g}" if isinstance(each, float) else each
                 raise InvalidRequestError(f"`{name}` must be {within}, not {found}.")
+
+
+_hints_of = cache(get_type_hints)
+
+
+def _is_a(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type; whole numbers are numbers, and True is neither."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_is_a(value, one) for one in inner)
+    if kind is tuple and isinstance(value, tuple):
+        inner = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        return len(value) == len(inner) and all(map(_is_a, value, inner))
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _named(hint: Any) -> str:
+    """What a type is called in a sentence."""
+    kind, inner = get_origin(hint) or hint, [it for it in get_args(hint) if it is not NoneType]
+    if kind in (Union, UnionType):
+        return _named(inner[0])
+    if kind is tuple:
+        one = "a pair" if get_origin(inner[0]) is tuple else _named(inner[0])
+        return f"a tuple of {one[2:]}s"
+    return _KINDS.get(kind) or f"a {kind.__name__}"
 
 
 def text(word: str) -> str:
@@ -363,6 +385,11 @@ _READERS: Final[Mapping[Any, Callable[[str], Any]]] = {
 }  # fmt: skip
 
 
+_NUMBERS: Final[Mapping[Any, type]] = {int: Integral, float: Real}
+_KINDS: Final[Mapping[Any, str]] = {
+    int: "a whole number", float: "a number", str: "a string", bool: "True or False",
+    Path: "a path",
+}  # fmt: skip
 _METAVARS: Final[Mapping[Any, str]] = {int: "N", str: "NAME", Path: "FILE"}
 
 

@@ -7,7 +7,7 @@ refuse a wrong option before it loads any library.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -25,7 +25,6 @@ from akunu_py.option_field import (
     json_object,
     on_or_off,
     option,
-    part,
     token_bias,
     token_limit,
 )
@@ -95,7 +94,11 @@ class KVQuantization:
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Which model to load, and how. Options that exclude each other are refused."""
+    """Which model to load, and how. Options that exclude each other are refused.
+
+    >>> akunu_py.load(akunu_py.ModelOptions("ember", max_context=1024)).context_limit
+    1024
+    """
 
     # fmt: off
     name: str = option(BUNDLED_MODEL, f"a folder, a name on the hub, or `{BUNDLED_MODEL}`, the "
@@ -168,6 +171,11 @@ class ModelOptions:
                 "`prompt_cache_file`, not both."
             )
 
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it is the bundled model as it comes."""
+        return self.name == BUNDLED_MODEL and self.adapter_path is None
+
     def kv_quantization(self, form: KVForm) -> KVQuantization | None:
         """How keys and values are quantized, if they are, with the form that suits the machine."""
         if self.kv_bits is None:
@@ -175,7 +183,7 @@ class ModelOptions:
         return KVQuantization(self.kv_bits, self.kv_group_size, self.quantized_kv_start, form)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are chosen. The default is greedy; the filters work like mlx-lm's."""
 
@@ -240,12 +248,17 @@ class Reasoning:
         start, end: the marks around it.
         is_open: whether the prompt ends with the first one.
         budget: how many tokens it may have before a grammar; None sets no limit.
+        again: begins another message, if answers are messages with headers; then there may be
+            several with reasoning.
+        headers: of messages that are text, the usual one first.
     """
 
     start: str
     end: str
     is_open: bool = False
     budget: int | None = None
+    again: str = ""
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +266,14 @@ class Wake:
     """When a grammar holds for parts of an answer only: each begins with a `mark`, text or control
     tokens, with which the grammar itself begins and which the model has emitted, and ends where
     the grammar is complete. The answer ends with the first part if it is allowed only `once`.
+
+    With `headers`, the answer itself begins with a part, without the mark, and goes on after a part
+    that is only a header.
     """
 
     mark: str
     once: bool = False
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +283,16 @@ class Grammar:
 
     An invalid schema, expression or grammar is refused when the request begins.
 
+    >>> digits = akunu_py.Grammar("regex", "[0-9]{3}")
+    >>> engine.generate("The year 1", max_tokens=8, grammar=digits).text.isdigit()
+    True
+
     Attributes:
         kind: the language of `source`.
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
         wake: when it holds; None for the whole answer.
+        headed: whether the headers of messages (see `Reasoning`) are in it.
         unmet: what a schema demands that the grammar cannot hold an answer to.
         compiled: what `Engine.compile` made of it.
 
@@ -281,6 +303,7 @@ class Grammar:
     kind: GrammarKind
     source: str
     wake: Wake | None = None
+    headed: bool = False
     unmet: tuple[str, ...] = ()
     compiled: object = field(default=None, compare=False, repr=False)
 
@@ -326,15 +349,18 @@ def _schema_file(word: str) -> Grammar:
 
 
 @dataclass(frozen=True)
-class Options:
-    """The options of a request. What makes no sense is refused when they are made."""
+class Options(Sampling):
+    """The options of a request. What makes no sense is refused when they are made.
+
+    >>> akunu_py.Options(max_tokens=20, temperature=0.7, seed=1, stop=("\\n\\n",)).greedy
+    False
+    """
 
     # fmt: off
     # None continues to the end of the context; 0 only computes the prompt's cache.
     max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
         "tokens to generate at most; -1 sets no limit", within=Range(0), read=token_limit,
         short="-m")
-    sampling: Sampling = part(Sampling)
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
     drafter: str = option("auto", f"the drafter: {', '.join(DRAFTERS)}", choices=DRAFTERS,
@@ -376,15 +402,15 @@ class Options:
     # fmt: on
 
     def __post_init__(self) -> None:
-        check_options(self)
+        super().__post_init__()
         if self.scores_prompt and self.logprobs is None:
             raise InvalidRequestError("To score a prompt, set `logprobs`.")
-        if not isinstance(self.priority, int):
-            raise InvalidRequestError(f"`priority` must be a whole number, not {self.priority!r}.")
-        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in self.stop):
-            raise InvalidRequestError(f"`stop` must be a tuple of strings, not {self.stop!r}.")
         if "" in self.stop:
             raise InvalidRequestError("A stop string must not be empty.")
+
+    def sampled_as(self, sampling: Sampling) -> Self:
+        """The same options with another sampling."""
+        return replace(self, **{it.name: getattr(sampling, it.name) for it in fields(Sampling)})
 
     @property
     def drafts(self) -> bool:

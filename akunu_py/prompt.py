@@ -1,15 +1,15 @@
 """The input of a request as ids that fit the model."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.options import DEFAULT_MAX_TOKENS, Options
 from akunu_py.text.fim import FillRequest, fill_prompt, fills_gap
-from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.tokenizer import Message, Tokenizer
 
 if TYPE_CHECKING:
     from akunu_py.model.target_model import TargetModel
@@ -27,10 +27,12 @@ class EncodedPrompt:
 
 PromptInput = str | Sequence[int] | FillRequest
 """Text, ids exactly as the model should see them, or a gap to fill."""
+Asked = PromptInput | Sequence[Message]
+"""A prompt, or the messages of a conversation."""
 
 
 def encode_prompt(
-    model: "TargetModel", asked: PromptInput | EncodedPrompt, options: Options, limit: int
+    model: "TargetModel", asked: Asked | EncodedPrompt, options: Options, limit: int
 ) -> EncodedPrompt:
     """A prompt in ids, unless it is encoded already; any thread may call this.
 
@@ -54,11 +56,13 @@ def encode_prompt(
         filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
         tokens, end_tokens = filling.tokens, filling.end_tokens
     else:
+        if not isinstance(asked, str) and asked and isinstance(asked[0], Mapping):
+            asked = tokenizer.render_chat(_messages(asked), open_answer=True)
         try:
             tokens = (
                 tokenizer.encode(asked, most=limit)
                 if isinstance(asked, str)
-                else [int(index(token)) for token in asked]
+                else [index(token) for token in cast("Sequence[int]", asked)]
             )
         except TypeError:
             raise InvalidRequestError("The ids of a prompt must be whole numbers.") from None
@@ -79,6 +83,13 @@ def encode_prompt(
         )
     gap = isinstance(asked, FillRequest) or fills_gap(tokenizer, tokens)
     return EncodedPrompt(array("I", tokens), end_tokens | tokenizer.end_tokens, gap)
+
+
+def _messages(asked: Sequence[Any]) -> list[Message]:
+    for one in asked:
+        if not (isinstance(one, Mapping) and {"role", "content"} <= one.keys()):
+            raise InvalidRequestError(f"A message has a `role` and a `content`, unlike {one!r}.")
+    return [dict(one) for one in asked]
 
 
 def encode_references(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
-from akunu_py.prompt import EncodedPrompt, PromptInput
+from akunu_py.prompt import Asked, EncodedPrompt
 from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Sequence:
         chunks, rounds: how many it had.
     """
 
-    asked: PromptInput | EncodedPrompt | Callable[[], PromptInput]
+    asked: Asked | EncodedPrompt | Callable[[], Asked]
     options: Options = field(default_factory=Options)
     kind: Kind = Kind.COMPLETION
     sampler: "Sampler | None" = None
@@ -116,7 +116,7 @@ class Sequence:
             raise InvalidRequestError(f"The options must be `akunu_py.Options`, not {found}.")
 
     @classmethod
-    def of(cls, asked: "PromptInput | Sequence", options: Options | None) -> "Sequence":
+    def of(cls, asked: "Asked | Sequence", options: Options | None) -> "Sequence":
         """A sequence for what a caller asks; one that the caller has made stays as it is.
 
         Raises:

@@ -13,14 +13,14 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from threading import Condition, Thread, current_thread
+from threading import Condition, get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
-from akunu_py.machine.backend import release_thread
 from akunu_py.machine.device_memory import give_back_memory
 from akunu_py.machine.owner import check_process
+from akunu_py.machine.threads import start
 from akunu_py.machine.turns import Turns
 from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round
@@ -31,8 +31,6 @@ from akunu_py.stats import Stats
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.prompt import PromptInput
-
-THREAD_NAME: Final = "akunu-engine"
 
 _PAUSE_S: Final = 0.5
 """After this long without a request, costs are measured: a request that comes waits for a forward
@@ -91,8 +89,8 @@ class EngineWorker:
         self._closed = False
         self._calling = False
         self._saving = False
-        self._thread = Thread(target=self._work, name=THREAD_NAME, daemon=True)
-        self._thread.start()
+        self._thread = 0
+        self._done = start(self._work)
 
     @property
     def failed(self) -> bool:
@@ -171,10 +169,10 @@ class EngineWorker:
             self._closed = True
             self._changed.notify()
         self._abandon(None)
-        self._thread.join(timeout)
+        self._done.wait(timeout)
         if self._saving:
-            self._thread.join()
-        return not self._thread.is_alive()
+            self._done.wait()
+        return self._done.is_set()
 
     def _make(self, prompt: "Callable[[Engine], PromptInput]") -> "PromptInput":
         return prompt(self.loading.result())
@@ -182,7 +180,7 @@ class EngineWorker:
     def _check_waiter(self) -> None:
         """Raises an `InvalidRequestError` where a wait for the worker would never end."""
         check_process(self._process)
-        if current_thread() is self._thread:
+        if get_ident() == self._thread and not self._done.is_set():
             raise InvalidRequestError(
                 "What the engine itself calls cannot wait for the engine's worker, nor close it."
             )
@@ -292,6 +290,7 @@ class EngineWorker:
                 engine.measure_costs(is_wanted)  # unless it is done
 
     def _work(self) -> None:
+        self._thread = get_ident()
         self.loading.set_running_or_notify_cancel()  # from now on no waiter can cancel it
         try:
             engine = self._load()
@@ -308,8 +307,6 @@ class EngineWorker:
             self._serve(engine)
             self._saving = True
             engine.save_prompts(closing=True)
-        finally:
-            release_thread()
 
 
 def _end(sequence: Sequence, reason: BaseException | None) -> None:

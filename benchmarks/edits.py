@@ -75,10 +75,11 @@ def edited(
         engine.reset()
         prompt, asked = request_for(engine.tokenizer, question, options)
         if own:
-            return engine.stream(prompt, asked)
+            yield from engine.stream(prompt, asked)
+            return
         end = sorted(engine.tokenizer.end_tokens)[0]
         forced = [*engine.tokenizer.encode_plain(right_answer(before, after, form)), end]
-        return engine.stream(Request(prompt, asked, sampler=ForcedSampler(prompt, forced)))
+        yield from engine.stream(Request(prompt, asked, sampler=ForcedSampler(prompt, forced)))
 
     try:
         list(edit.answer(ask))

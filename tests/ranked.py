@@ -20,8 +20,8 @@ SAMPLED: Final = Sampling(temperature=0.7, seed=3)
 CASES: Final[dict[str, Options]] = {
     "greedy, plain": Options(4, drafter="none"),
     "greedy, drafted": Options(4, drafter="ngram", num_draft_tokens=3),
-    "sampled, drafted": Options(4, drafter="ngram", num_draft_tokens=3, sampling=SAMPLED),
-    "sampled, plain": Options(4, drafter="none", sampling=SAMPLED),
+    "sampled, drafted": Options(4, drafter="ngram", num_draft_tokens=3).sampled_as(SAMPLED),
+    "sampled, plain": Options(4, drafter="none").sampled_as(SAMPLED),
     "greedy, exact": Options(4, drafter="ngram", num_draft_tokens=2, exact=True),
 }
 GENERATE: Final = (

@@ -10,7 +10,7 @@ from akunu_py.cache.prefix_pool import PrefixPool, PrefixSlot
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Completion, EventStream
-from akunu_py.options import Grammar, Options, Sampling
+from akunu_py.options import Grammar, Options
 from akunu_py.round import Finish
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Sequence
@@ -21,9 +21,9 @@ PROMPTS = [
 ]
 MIXED = (
     Options(30),
-    Options(25, sampling=Sampling(temperature=1.0, seed=3, top_p=0.9)),
+    Options(25, temperature=1.0, seed=3, top_p=0.9),
     Options(20, logprobs=2),
-    Options(25, sampling=Sampling(repetition_penalty=1.3, frequency_penalty=0.5)),
+    Options(25, repetition_penalty=1.3, frequency_penalty=0.5),
     Options(12, grammar=Grammar("regex", "[a-z]{4,9}")),
     Options(15, drafter="none"),
     Options(10, logprobs=1, scores_prompt=True),
@@ -64,7 +64,7 @@ def test_a_batch_ends_with_its_first_error(stepped: Engine) -> None:
 
 
 def test_equal_prompts_are_computed_once(stepped: Engine) -> None:
-    options = Options(8, sampling=Sampling(temperature=1.0))
+    options = Options(8, temperature=1.0)
     batch = stepped.generate_batch([PROMPTS[1]] * 3, options, parallel=3)
     missing = len(PROMPTS[1]) - 1
     assert [completion.stats.cached_tokens for completion in batch] == [0, missing, missing]
@@ -89,7 +89,7 @@ def test_answers_that_grow_in_one_round_keep_within_memory(
         most = max(most, sum(one.cache.nbytes for one in pool._slots.values() if one.busy))
 
     monkeypatch.setattr(PrefixPool, "grow", watched)
-    plain = Options(40, drafter="none", sampling=Sampling(logit_bias=((2, -100.0),)))
+    plain = Options(40, drafter="none", logit_bias=((2, -100.0),))
     prompts = [Random(at).choices(range(32, 127), k=490 + at * lead) for at in range(2)]
     batch = engine.generate_batch(prompts, plain, parallel=2)
     assert [len(one.token_ids) for one in batch] == [40, 40]

@@ -13,10 +13,10 @@ from mlx_lm.generate import generate_step
 from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
-from akunu_py import Options, Sampling
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.machine.backend import Backend, ModelShape
+from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import MEASURED
 from akunu_py.round import Finish
 from akunu_py.sequence import Sequence
@@ -112,14 +112,16 @@ def test_penalty_and_bias_work_as_in_mlx_lm(
     )
     reference = [int(token) for token, _ in steps]
     ends = [i for i, token in enumerate(reference) if token in engine.tokenizer.end_tokens]
-    answer = engine.generate(prompt, Options(48, sampling, drafter=drafter))
+    answer = engine.generate(prompt, Options(48, drafter=drafter).sampled_as(sampling))
     assert answer.token_ids == reference[: ends[0] if ends else None]
 
 
 def test_a_seed_gives_the_same_text_whatever_is_drafted(engine: Engine) -> None:
     sampling = Sampling(temperature=0.9, top_p=0.95, top_k=40, min_p=0.01, seed=5)
     texts = {
-        engine.generate(PROMPT, Options(60, sampling, drafter=drafter, num_draft_tokens=n)).text
+        engine.generate(
+            PROMPT, Options(60, drafter=drafter, num_draft_tokens=n).sampled_as(sampling)
+        ).text
         for drafter, n in (("none", 4), ("ngram", 1), ("ngram", 4), ("ngram", 12))
     }
     assert len(texts) == 1
@@ -128,7 +130,7 @@ def test_a_seed_gives_the_same_text_whatever_is_drafted(engine: Engine) -> None:
 def test_seeds_differ_and_no_seed_draws_one(engine: Engine) -> None:
     def text(seed: int | None) -> str:
         sampling = Sampling(temperature=1.5, seed=seed)
-        return engine.generate(PROMPT, Options(40, sampling)).text
+        return engine.generate(PROMPT, Options(40).sampled_as(sampling)).text
 
     assert len({text(1), text(2), text(None), text(None)}) == 4
 
@@ -281,9 +283,9 @@ class TestCancelling:
         ([1, 10**6], {}, "outside the vocabulary"),
         (PROMPT, {"drafter": "oracle"}, "no drafter 'oracle'"),
         (PROMPT, {"drafter": "model"}, "--draft-model NAME"),
-        (PROMPT, {"sampling": Sampling(logit_bias=((320, 1.0),))}, "no token 320 to bias"),
+        (PROMPT, {"logit_bias": ((320, 1.0),)}, "no token 320 to bias"),
         (PROMPT, {"max_tokens": -3}, "0 or more, not -3"),
-        (PROMPT, {"max_tokens": "x"}, "must be a number, not 'x'"),
+        (PROMPT, {"max_tokens": "x"}, "must be a whole number, not 'x'"),
         (PROMPT, {"stop": "ab"}, "`stop` must be a tuple of strings, not 'ab'"),
         (PROMPT, {"stop": (5,)}, "`stop` must be a tuple of strings"),
         (PROMPT, {"stop": ("",)}, "must not be empty"),

@@ -1,6 +1,7 @@
 """Tool calls of a model that says random tokens: each one parses and validates."""
 
 import json
+import os
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from akunu_py.prompt import encode_references
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.server.conversation import ChatJob, Tools
+from tests.chat_templates import TEMPLATES
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, Part, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY
 
@@ -25,9 +27,13 @@ def family_engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return cache(lambda family: engine_of(family, tmp_path_factory.mktemp("models") / "tiny"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+SEEDS = int(os.environ.get("AKUNU_CALLS", "0"))
+"""How many random schemas, for a longer run."""
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *TEMPLATES])
 def test_every_call_is_valid(family_engine: Any, family: str) -> None:
-    seeds = range(3) if family in MAIN else range(5, 7)
+    seeds = range(SEEDS or 3) if family in MAIN else range(5, 5 + (SEEDS or 2))
     completions = [check_call(family_engine(family), seed) for seed in seeds]
     assert sum(completion.stats.accepted for completion in completions) > 0
 
@@ -56,7 +62,7 @@ def constraint_of(engine: Engine, job: ChatJob, steps: int) -> Constraint:
 
 def answer(engine: Engine, job: ChatJob, sampling: Sampling, tokens: int) -> tuple[str, Part]:
     """How an answer to a job ends, and its parts as one."""
-    options = replace(job.options, sampling=sampling, max_tokens=tokens)
+    options = replace(job.options, max_tokens=tokens).sampled_as(sampling)
     completion = engine.generate(str(job.prompt), options)
     parser = job.parser()
     found = joined([*parser.feed(completion.text), *parser.finish()])
@@ -196,7 +202,9 @@ def test_gemmas_values_keep_to_their_schemas(family_engine: Any, value: dict[str
     engine = family_engine("gemma4")
     given = tool(type="object", properties={"a": value}, required=["a"])
     job = begin(engine, given, must_call=True, one_call=True)
-    answers = [answer(engine, job, Sampling(1.0, seed=seed), 90)[1] for seed in range(3)]
+    answers = [
+        answer(engine, job, Sampling(temperature=1.0, seed=seed), 90)[1] for seed in range(3)
+    ]
     found = {call.input["a"] for (call,) in (one.calls for one in answers)}
     assert found <= {1, 0, "foo", "bar"}
 
@@ -216,7 +224,7 @@ def test_an_answer_that_has_to_call_consists_of_calls(family_engine: Any, family
     engine = family_engine(family)
     tools = [{"type": "function", "function": {"name": name}} for name in ("first", "second")]
     job = begin(engine, *tools, must_call=True)
-    finish, found = answer(engine, job, Sampling(1.0, seed=2), 200)
+    finish, found = answer(engine, job, Sampling(temperature=1.0, seed=2), 200)
     assert found.calls
     assert {call.name for call in found.calls} <= {"first", "second"}
     assert finish == "length" or not found.content
@@ -238,7 +246,7 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
     list(begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *TEMPLATES])
 def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: str) -> None:
     """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""
     engine = family_engine(family)

@@ -118,10 +118,9 @@ class Akunu(Policy):
         prompt = list(task.case.prompt)
         options = Options(
             max_tokens=task.limit,
-            sampling=task.sampling,
             drafter=self.drafter,
             num_draft_tokens=self.num_draft_tokens,
-        )
+        ).sampled_as(task.sampling)
         sampler = ForcedSampler(prompt, task.reference, task.sampling) if task.forced else None
         engine.reset()
         events = list(engine.stream(Requested(prompt, options, sampler=sampler)))

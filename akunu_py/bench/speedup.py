@@ -274,7 +274,7 @@ def make_tasks(
             case,
             max_tokens,
             forced=mode == FORCED,
-            sampling=Sampling(1.0, seed=seed) if kind in SAMPLED else Sampling(),
+            sampling=Sampling(temperature=1.0, seed=seed) if kind in SAMPLED else Sampling(),
         )
         for mode in modes
         for kind, cases in sets.items()

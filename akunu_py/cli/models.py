@@ -105,22 +105,27 @@ def _show(settings: ShowSettings) -> int:
 
 def _ps(settings: PsSettings) -> int:
     """The models that a server has loaded."""
-    url = settings.url.rstrip("/")
-    key = os.environ.get(KEY_VARIABLE)
-    request = Request(f"{url}/api/ps", headers={"Authorization": f"Bearer {key}"} if key else {})
-    try:
-        with urlopen(request, timeout=10) as answer:
-            models = json.load(answer)["models"]
-    except HTTPError as error:
-        raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
-    except (URLError, OSError, ValueError, LookupError) as error:
-        raise AkunuError(f"There is no server at {url}; see --url ({error}).") from None
+    url = f"{settings.url.rstrip('/')}/api/ps"
+    models = ask_server(url, "models", os.environ.get(KEY_VARIABLE), "see --url")
     rows = [("NAME", "SIZE", "CONTEXT", "UNTIL (UTC)")]
     for model in models:
         name, until = model["name"].removesuffix(":latest"), model["expires_at"][:19]
         rows.append((name, in_gigabytes(model["size"]), f"{model['context_length']:,}", until))
     _print_table(rows)
     return 0
+
+
+def ask_server(url: str, field: str, key: str | None, hint: str) -> Any:
+    """A field of the object that a server answers with; the hint says what to do without one."""
+    request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urlopen(request, timeout=10) as answer:
+            return json.load(answer)[field]
+    except HTTPError as error:
+        raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
+    except (URLError, OSError, ValueError, LookupError, TypeError) as error:
+        reason = getattr(error, "reason", error)
+        raise AkunuError(f"There is no server at {url} ({reason}); {hint}.") from None
 
 
 def _find(name: str, folders: Sequence[Path]) -> LocalModel:

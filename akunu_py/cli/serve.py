@@ -137,9 +137,8 @@ def _load(
         gc.freeze()
     engine = load_engine(replace(given, name=model.asked))
     defaults = settings.server.defaults
-    options = Options(
-        max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
-    )
+    drafter = "none" if model.modules else defaults.drafter  # or costs would be measured
+    options = Options(max_tokens=2, drafter=drafter, num_draft_tokens=defaults.num_draft_tokens)
     prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
     engine.generate(prompt[: max(1, engine.context_limit // 2)], options)
     engine.reset()

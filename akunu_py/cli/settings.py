@@ -35,6 +35,7 @@ from akunu_py.server.settings import ServerSettings
 BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
 ANSWERS: Final = ("own", "forced")
+LAUNCHED: Final = ("codex", "claude", "opencode", "aider")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
@@ -105,7 +106,7 @@ class GenerateSettings:
                     raise InvalidRequestError(f"`{name}` needs `as_question`.")
         if self.as_json and self.show_drafts:
             raise InvalidRequestError("`show_drafts` marks printed text; omit `as_json`.")
-        check_xtc(self.options.sampling)
+        check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 
@@ -126,7 +127,7 @@ class ChatSettings:
     def __post_init__(self) -> None:
         if self.options.max_tokens == 0:
             raise InvalidRequestError("A chat needs `max_tokens` of 1 or more, or -1 for no limit.")
-        check_xtc(self.options.sampling)
+        check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 
@@ -181,7 +182,7 @@ class EditSettings:
             raise InvalidRequestError(
                 "`output` changes no file; omit `applies`, `checks` and `backup`."
             )
-        check_xtc(self.options.sampling)
+        check_xtc(self.options)
         _check_drafting(self.model, self.options.drafter, self.options.num_draft_tokens)
 
 
@@ -221,15 +222,12 @@ class ServiceSettings:
     # fmt: off
     action: str = option("", "install, start, stop, status, logs or uninstall", flag="ACTION",
         choices=("install", "start", "stop", "status", "logs", "uninstall"), required=True)
-    options: tuple[str, ...] = option((), "after install, the options of `serve`", flag="OPTION",
-        nargs="...")
+    arguments: tuple[str, ...] = option((), "what follows --", flag=None)
     # fmt: on
 
     def __post_init__(self) -> None:
-        if self.options[:1] == ("--",):
-            object.__setattr__(self, "options", self.options[1:])
-        if self.options and self.action != "install":
-            raise InvalidRequestError(f"Only install takes options; omit {self.options[0]}.")
+        if self.arguments and self.action != "install":
+            raise InvalidRequestError(f"Only install takes options; omit {self.arguments[0]}.")
 
 
 @dataclass(frozen=True)
@@ -289,6 +287,25 @@ class CompletionsSettings:
 @dataclass(frozen=True)
 class ManSettings:
     """There is nothing to set."""
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """A client to start, and the server that it uses."""
+
+    # fmt: off
+    client: str = option("", ", ".join(LAUNCHED), flag="CLIENT", choices=LAUNCHED, required=True)
+    model: str | None = option(None, "the model that it uses", metavar="NAME",
+        shown="the server's first one")
+    host: str = borrowed(ServerSettings, "host", help="the server's address", shown=None)
+    port: int = borrowed(ServerSettings, "port", help="its port")
+    api_key_file: str | None = borrowed(ServerSettings, "api_key_file")
+    prints: bool = option(False, "only print the command, for your own settings", flag="--print")
+    arguments: tuple[str, ...] = option((), "what follows --", flag=None)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import Any, Final
+from typing import Final
 
 from akunu_py.cli.conversation import (
     Conversation,
@@ -183,13 +183,9 @@ def _option_command(option: Option, *, samples: bool = False) -> "SlashCommand":
     def run(conversation: Conversation, rest: str) -> Reply:
         if rest:
             value = option.default if samples and rest in _OFF else option.read_word(rest)
-            changes: dict[str, Any] = {option.name: value}
-            if samples:
-                sampling = replace(conversation.options.sampling, **changes)
-                if value != option.default:
-                    check_xtc(sampling)
-                changes = {"sampling": sampling}
-            changed = replace(conversation.options, **changes)
+            changed = replace(conversation.options, **{option.name: value})
+            if samples and value != option.default:
+                check_xtc(changed)
             if changed.max_tokens == 0:
                 raise UnreadableWordError("an answer needs 1 token or more")
             if changed.drafter == "model":
@@ -245,20 +241,20 @@ def _quit(_: Conversation, __: str) -> Reply:
 
 def describe_options(options: Options) -> str:
     """How answers are made, in one line."""
-    sampling, limit, most = options.sampling, options.max_tokens, options.num_draft_tokens
+    limit, most = options.max_tokens, options.num_draft_tokens
     drafts = (
         "num_draft_tokens chosen in each round"
         if most is None
         else f"up to {count(most, 'draft token')} per round"
     )
     facts = [
-        "greedy" if sampling.greedy else f"temp {sampling.temperature:g}",
+        "greedy" if options.greedy else f"temp {options.temperature:g}",
         *(
             f"{name} {value}"
             for name, option in _SAMPLING.items()
-            if name != "temp" and (value := getattr(sampling, option.name)) != option.default
+            if name != "temp" and (value := getattr(options, option.name)) != option.default
         ),
-        f"{len(sampling.logit_bias)} biased" if sampling.logit_bias else "",
+        f"{len(options.logit_bias)} biased" if options.logit_bias else "",
         f"drafter {options.drafter}, {drafts}" if options.drafts else "no drafts",
         {True: "exact", False: "near-ties may differ", None: ""}[options.exact],
         "no token limit" if limit is None else f"up to {count(limit, 'token')}",

@@ -273,14 +273,21 @@ def other_load() -> float:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-def release_thread() -> None:
-    """Ends MLX's streams of a thread that computed, at its end, and frees its memory: else the
-    process aborts when it ends."""
+def rest_thread() -> None:
+    """Ends what a thread computes, and frees its memory."""
     if "mlx.core" in sys.modules:
         import mlx.core as mx  # noqa: PLC0415
 
         with suppress(RuntimeError):  # from a computation whose result was not read
             mx.synchronize()
-        mx.clear_streams()
         if (blas := load_blas()) is not None:
             blas.free_buffers()
+
+
+def release_thread() -> None:
+    """The same for a thread that ends; else the process aborts when it ends."""
+    rest_thread()
+    if "mlx.core" in sys.modules:
+        import mlx.core as mx  # noqa: PLC0415
+
+        mx.clear_streams()

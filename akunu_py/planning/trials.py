@@ -30,6 +30,7 @@ pipeline also hides the time of proposals, which costs of forwards do not contai
 
 _TRIAL_LEAST, _TRIAL_MOST = 2, 8
 """So many guesses are made to see what they bring in a text: what takes a step, within limits."""
+_LEFT_OUT_MOST: Final = 3
 
 RATE: Final = 0.1
 """How fast running means follow: by about the last ten values."""
@@ -39,21 +40,30 @@ RATE: Final = 0.1
 class GuessGain:
     """What rounds bring that begin with a guess: tokens, and their time in single steps, the
     guesses included. Texts differ, so guesses are tried when a request begins, and again whenever
-    they were `declined` for long; `made` and `learnt` count from there."""
+    they were `declined` for long; `made` and `learnt` count from there. After each trial that did
+    not pay, one more is left out, up to `_LEFT_OUT_MOST`."""
 
     tokens: float
     steps: float
     made: int = 0
     declined: int = 0
     learnt: int = 0
+    unpaid: int = 0
+    left_out: int = 0
 
     def begin(self) -> None:
+        if self.learnt:
+            pays = self.tokens > self.steps
+            self.unpaid = 0 if pays else min(self.unpaid + 1, _LEFT_OUT_MOST)
+            self.left_out = 0
+        else:
+            self.left_out += 1
         self.made = self.declined = self.learnt = 0
 
     def is_tried(self, step_s: float, guess_s: float) -> bool:
         """Whether a guess is made that is not expected to pay."""
         affordable = int(step_s / guess_s) if guess_s else _TRIAL_MOST
-        most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable))
+        most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable)) * (self.left_out >= self.unpaid)
         self.declined += self.made >= most
         if self.declined == PROBE_AFTER:
             self.begin()

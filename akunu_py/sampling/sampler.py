@@ -148,7 +148,7 @@ class SamplerFactory:
     ) -> Sampler:
         """The sampler for the answer to `prompt`, which `end_tokens` end besides the model's own.
         Refuses a bias for a token that the model does not have, and bad grammars."""
-        for token, _ in options.sampling.logit_bias:
+        for token, _ in options.logit_bias:
             if token >= self._vocabulary_size:
                 raise InvalidRequestError(
                     f"There is no token {token} to bias; "
@@ -158,10 +158,10 @@ class SamplerFactory:
         if options.grammar is not None:
             constraint = self.constraints.make(options.grammar, len(prompt), options.reasoning)
         return Sampler(
-            options.sampling,
+            options,
             prompt,
             constraint=constraint,
-            infill=self._infill(end_tokens) if options.sampling.infill else None,
+            infill=self._infill(end_tokens) if options.infill else None,
             never_excluded=self._never_excluded,
         )
 

@@ -28,6 +28,7 @@ from akunu_py.server.dialect import (
     read_prompts,
     read_samplers,
 )
+from akunu_py.server.embeddings import embed_llama, rank
 from akunu_py.server.errors import ApiError
 from akunu_py.server.openai_chat import read_chat
 from akunu_py.server.pool import Pool
@@ -42,7 +43,6 @@ from akunu_py.server.wire import (
     compact_json,
     logprob_entries,
     prompt_progress,
-    refuse_embeddings,
     sse,
     timings,
 )
@@ -233,21 +233,20 @@ class _Reply(Reply):
 def _generation_settings(
     service: Service, options: Options, samplers: Sequence[str]
 ) -> dict[str, Any]:
-    sampling = options.sampling
     return {
         "n_ctx": service.engine.context_limit,
         "n_predict": -1 if options.max_tokens is None else options.max_tokens,
-        "seed": -1 if sampling.seed is None else sampling.seed,
-        "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": sampling.repetition_context_size,
+        "seed": -1 if options.seed is None else options.seed,
+        "repeat_penalty": options.repetition_penalty,
+        "repeat_last_n": options.repetition_context_size,
         "logit_bias": [
             {"token": token, "bias": None if bias == FORBIDDEN else bias}
-            for token, bias in sampling.logit_bias
+            for token, bias in options.logit_bias
         ],
         "stop": list(options.stop),
         "n_probs": options.logprobs or 0,
         "samplers": list(samplers),
-        **{name: getattr(sampling, name) for name in _SHARED},
+        **{name: getattr(options, name) for name in _SHARED},
         **_OFF,
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
@@ -337,13 +336,14 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/infill", _infill),
     Endpoint("POST", "/completion", _complete),
     Endpoint("POST", "/completions", _complete),
-    Endpoint("POST", "/tokenize", _tokenize),
-    Endpoint("POST", "/detokenize", _detokenize),
-    Endpoint("POST", "/apply-template", _apply_template),
-    Endpoint("GET", "/props", _props),
+    Endpoint("POST", "/tokenize", _tokenize, needs=None),
+    Endpoint("POST", "/detokenize", _detokenize, needs=None),
+    Endpoint("POST", "/apply-template", _apply_template, needs=None),
+    Endpoint("GET", "/props", _props, needs=None),
     PoolEndpoint("GET", "/lora-adapters", _lora_adapters),
-    PoolEndpoint("POST", "/embedding", refuse_embeddings),
-    PoolEndpoint("POST", "/embeddings", refuse_embeddings),
-    PoolEndpoint("POST", "/rerank", refuse_embeddings),
-    PoolEndpoint("POST", "/reranking", refuse_embeddings),
+    Endpoint("POST", "/embedding", embed_llama, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/embeddings", embed_llama, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/rerank", rank, is_slow=True, needs="reranking"),
+    Endpoint("POST", "/reranking", rank, is_slow=True, needs="reranking"),
+    Endpoint("POST", "/v1/reranking", rank, is_slow=True, needs="reranking"),
 )

@@ -20,6 +20,7 @@ from akunu_py.server.conversation import (
     read_offered_tools,
 )
 from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options, schema_grammar
+from akunu_py.server.embeddings import embed_ollama, embed_one
 from akunu_py.server.errors import ApiError
 from akunu_py.server.models import tagged, timestamp
 from akunu_py.server.pool import Pool
@@ -34,7 +35,6 @@ from akunu_py.server.wire import (
     described_logprobs,
     finish_word,
     json_line,
-    refuse_embeddings,
 )
 from akunu_py.text.answer_parser import Step
 from akunu_py.text.fim import FILL_FORMATS
@@ -275,7 +275,7 @@ def _version(_pool: Pool, _body: Body) -> Response:
 ENDPOINTS: Final = (
     Endpoint("POST", "/api/generate", _generate),
     Endpoint("POST", "/api/chat", _chat),
-    PoolEndpoint("POST", "/api/embed", refuse_embeddings),
-    PoolEndpoint("POST", "/api/embeddings", refuse_embeddings),
     PoolEndpoint("GET", "/api/version", _version),
+    Endpoint("POST", "/api/embed", embed_ollama, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/api/embeddings", embed_one, is_slow=True, needs="embedding"),
 )

@@ -226,12 +226,14 @@ class Pool:
         return asyncio.gather(*(seat.loading for seat in seats if seat.loading))
 
     @asynccontextmanager
-    async def using(self, asked: str, keep_s: float | None = None) -> AsyncIterator[Seat]:
+    async def using(
+        self, asked: str, keep_s: float | None, check: Callable[[LocalModel], None]
+    ) -> AsyncIterator[Seat]:
         """The seat of a model, which is loaded or will be: await `loaded` before its service is
         used. It stays until the block ends, and then for `keep_s` seconds.
 
         Raises:
-            NotFoundError: if there is no such model.
+            NotFoundError: if there is no such model; or what `check` raises about it.
             UnavailableError: if the server is stopping.
             QueueFullError: if too many requests wait already.
         """
@@ -239,6 +241,7 @@ class Pool:
             model = self.find(asked)
         except NotFoundError:
             model = await self._in_thread(partial(self.find_on_disk, asked))
+        check(model)
         seat = self._seat_of(model)
         if seat.service is None and self.waiting >= self.settings.queue:
             raise QueueFullError

@@ -91,10 +91,9 @@ class Job:
         from those of other seeds below 2^32."""
         if not choice:
             return self
-        sampling = self.options.sampling
-        if sampling.seed is not None:
-            sampling = replace(sampling, seed=sampling.seed + (choice << 32))
-        return replace(self, options=replace(self.options, sampling=sampling))
+        seed = self.options.seed
+        seed = None if seed is None else seed + (choice << 32)
+        return replace(self, options=replace(self.options, seed=seed))
 
     def replaces(self, older: "Job") -> bool:
         """Whether a client sends this job in place of an older one: it names the same slot, and

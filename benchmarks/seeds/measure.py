@@ -18,7 +18,7 @@ from typing import Final
 
 from akunu_py.bench.measurement import Progress
 from akunu_py.engine import Engine
-from akunu_py.options import Options, Sampling
+from akunu_py.options import Options
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.stats import Stats
 from benchmarks.seeds.char_text import CharText
@@ -187,7 +187,8 @@ def _answer_pair(
     def answer(drafter: str) -> TimedAnswer:
         options = Options(
             size.tokens(case),
-            Sampling(temperature=1.0, seed=seed),
+            temperature=1.0,
+            seed=seed,
             drafter=drafter,
             num_draft_tokens=case.num_draft_tokens,
         )

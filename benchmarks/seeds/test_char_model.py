@@ -8,7 +8,7 @@ from mlx.utils import tree_flatten
 
 import akunu_py
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Options, Sampling
+from akunu_py.options import Options
 from akunu_py.package import CACHE_VARIABLE
 from benchmarks.seeds import char_model
 from benchmarks.seeds.char_model import CharModel, Recipe, find_char_model, train, validation_loss
@@ -95,7 +95,7 @@ def test_it_loads_and_its_tokens_are_characters(trained: CharModel) -> None:
     assert engine.tokenizer.encode("cab é\n") == TEXT.encode("cab é\n")
     assert engine.tokenizer.decode(TEXT.encode("cab é\n")) == "cab é\n"
     assert not engine.tokenizer.end_tokens
-    answer = engine.generate("abab", Options(20, Sampling(temperature=1.0, seed=1)))
+    answer = engine.generate("abab", Options(20, temperature=1.0, seed=1))
     assert len(answer.text) == 20
     assert set(answer.text) <= set(TEXT.alphabet)
     facts = json.loads((trained.folder / "training.json").read_text())

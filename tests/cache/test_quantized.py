@@ -16,7 +16,6 @@ from mlx_lm.models.cache import KVCache as GrowingCache
 from mlx_lm.models.cache import QuantizedKVCache
 
 import akunu_py
-from akunu_py import Options, Sampling
 from akunu_py.cache import prompt_store
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.quantized import QuantizedLayerCache
@@ -33,6 +32,8 @@ from akunu_py.options import (
     KVForm,
     KVQuantization,
     ModelOptions,
+    Options,
+    Sampling,
 )
 from akunu_py.planning.row_class import BLOCK_ROWS
 from akunu_py.sampling.sampler import Sampler

@@ -62,6 +62,7 @@ def test_a_stop_string_in_reasoning_stops_nothing(tmp_path: Path) -> None:
     conversation = Conversation(worker, Options(stop=("Question:",)))
     said = "<think>Question: what?</think>Four. "
     assert receive(conversation.ask(f"{said}Question: why?")) == said
+    assert said_in(conversation)[-1] == "Four. "  # as templates expect earlier answers
     assert worker.close(60)
 
 
@@ -183,7 +184,7 @@ def test_the_cached_prefix_is_not_computed_twice_after_an_interruption(real: Con
 SAVED = SavedConversation(
     "ember",
     [{"role": "user", "content": "Grüße?"}, {"role": "assistant", "content": "Hi."}],
-    Options(max_tokens=None, sampling=Sampling(0.5, seed=1), stop=("x",), drafter="none"),
+    Options(max_tokens=None, temperature=0.5, seed=1, stop=("x",), drafter="none"),
 )
 PENALIZED = Sampling(
     repetition_penalty=1.1,
@@ -191,7 +192,7 @@ PENALIZED = Sampling(
     presence_penalty=0.5,
     frequency_penalty=-0.5,
 )
-STRICT = SavedConversation("ember", [], Options(sampling=PENALIZED, drafter="model", exact=True))
+STRICT = SavedConversation("ember", [], Options(drafter="model", exact=True).sampled_as(PENALIZED))
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from akunu_py.cli.settings import (
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.options import Grammar, ModelOptions, Options, Sampling
+from akunu_py.options import Grammar, ModelOptions, Options
 from akunu_py.package import __version__
 from tests.processes import run
 
@@ -77,7 +77,7 @@ def test_the_defaults_are_those_of_the_python_api() -> None:
     settings = generate_settings()
     assert settings.options == Options()
     assert settings.model.name == "ember"
-    assert chat_settings().options.sampling == Sampling()
+    assert chat_settings().options == Options(1024)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_the_defaults_are_those_of_the_python_api() -> None:
         ("--max-tokens -1", Options(max_tokens=None)),
         ("--max-tokens 0", Options(max_tokens=0)),
         ("--stop a --stop b", Options(stop=("a", "b"))),
-        ("--temp 0.7 --seed 3", Options(sampling=Sampling(0.7, seed=3))),
-        ("--top-p 0.9 --top-k 4", Options(sampling=Sampling(top_p=0.9, top_k=4))),
-        ("--min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
+        ("--temp 0.7 --seed 3", Options(temperature=0.7, seed=3)),
+        ("--top-p 0.9 --top-k 4", Options(top_p=0.9, top_k=4)),
+        ("--min-p 0.1", Options(min_p=0.1)),
         (
             "--temp 1 --xtc-probability 0.5 --xtc-threshold 0.2",
-            Options(sampling=Sampling(1.0, xtc_probability=0.5, xtc_threshold=0.2)),
+            Options(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.2),
         ),
         ("--drafter none", Options(drafter="none")),
         ("--no-speculate", Options(drafter="none")),
@@ -105,15 +105,15 @@ def test_the_defaults_are_those_of_the_python_api() -> None:
         ("--draft-model a/b --drafter ngram", Options(drafter="ngram")),
         (
             "--repetition-penalty 1.1 --repetition-context-size 9",
-            Options(sampling=Sampling(repetition_penalty=1.1, repetition_context_size=9)),
+            Options(repetition_penalty=1.1, repetition_context_size=9),
         ),
         (
             "--presence-penalty 0.5 --frequency-penalty -1",
-            Options(sampling=Sampling(presence_penalty=0.5, frequency_penalty=-1)),
+            Options(presence_penalty=0.5, frequency_penalty=-1),
         ),
         (
             "--logit-bias 5=-2.5 --logit-bias 6=1",
-            Options(sampling=Sampling(logit_bias=((5, -2.5), (6, 1.0)))),
+            Options(logit_bias=((5, -2.5), (6, 1.0))),
         ),
     ],
 )

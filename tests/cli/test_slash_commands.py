@@ -14,7 +14,7 @@ from akunu_py.cli.slash_commands import (
     run_command,
 )
 from akunu_py.errors import AkunuError, InvalidRequestError
-from akunu_py.options import Options, Sampling
+from akunu_py.options import Options
 from akunu_py.round import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, FakeEngine
@@ -62,13 +62,13 @@ def test_help_names_every_command(
         ("/speculate off", Options(drafter="none")),
         ("/speculative off", Options(drafter="none")),
         ("/speculate on", Options()),
-        ("/temp 0.5", Options(sampling=Sampling(0.5))),
-        ("/top-p 0.9", Options(sampling=Sampling(top_p=0.9))),
-        ("/top-k 40", Options(sampling=Sampling(top_k=40))),
-        ("/min-p 0.1", Options(sampling=Sampling(min_p=0.1))),
-        ("/seed 7", Options(sampling=Sampling(seed=7))),
+        ("/temp 0.5", Options(temperature=0.5)),
+        ("/top-p 0.9", Options(top_p=0.9)),
+        ("/top-k 40", Options(top_k=40)),
+        ("/min-p 0.1", Options(min_p=0.1)),
+        ("/seed 7", Options(seed=7)),
         ("/seed none", Options()),
-        ("/repetition-penalty 1.1", Options(sampling=Sampling(repetition_penalty=1.1))),
+        ("/repetition-penalty 1.1", Options(repetition_penalty=1.1)),
         ("/top-k off", Options()),
         ("/exact on", Options(exact=True)),
         ("/max-tokens", Options()),
@@ -201,7 +201,7 @@ def test_a_command_may_span_lines(conversation: Conversation) -> None:
 
 
 def test_options_in_words() -> None:
-    options = Options(None, Sampling(0.5, 0.9, 4, 0.1, 7), drafter="none")
+    options = Options(None, temperature=0.5, top_p=0.9, top_k=4, min_p=0.1, seed=7, drafter="none")
     assert describe_options(options) == (
         "temp 0.5 · top-p 0.9 · top-k 4 · min-p 0.1 · seed 7 · no drafts · no token limit"
     )

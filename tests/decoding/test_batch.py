@@ -24,7 +24,7 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import Grammar, ModelOptions, Options, Sampling
+from akunu_py.options import Grammar, ModelOptions, Options
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.round import Round
@@ -342,9 +342,9 @@ PROMPTS = ("def main():\n", '{"name": "', "one two three one two", "import sys\n
     "options",
     [
         Options(24),
-        Options(24, sampling=Sampling(temperature=0.9, seed=4)),
-        Options(24, sampling=Sampling(temperature=0.7, top_p=0.8, min_p=0.02, seed=9)),
-        Options(24, sampling=Sampling(repetition_penalty=1.3, frequency_penalty=0.4)),
+        Options(24, temperature=0.9, seed=4),
+        Options(24, temperature=0.7, top_p=0.8, min_p=0.02, seed=9),
+        Options(24, repetition_penalty=1.3, frequency_penalty=0.4),
         Options(24, num_draft_tokens=5, logprobs=3),
         Options(24, grammar=Grammar("regex", "[a-z]{3,9}(, [a-z]{2,5}){1,4}")),
         Options(24, stop=("e",), drafter="ngram"),

@@ -81,7 +81,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(
 ) -> None:
     paired_engine.reset()
     stats = paired_engine.generate(
-        PROMPT, Options(50, sampling, drafter="model", num_draft_tokens=4)
+        PROMPT, Options(50, drafter="model", num_draft_tokens=4).sampled_as(sampling)
     ).stats
     assert stats.acceptance_rate > 0.98
     assert stats.generated_tokens == stats.accepted + stats.bonus + stats.corrected + stats.plain
@@ -94,7 +94,7 @@ def test_a_seed_gives_one_answer(
     """Whatever was drafted: without drafts, with what earlier answers taught, and in company."""
     sampling = Sampling(temperature=0.8, top_k=20, repetition_penalty=1.2, seed=5)
     prompts = [[Random(number).randrange(256) for _ in range(30)] * 2 for number in range(3)]
-    options = Options(40, sampling, drafter="model", num_draft_tokens=num_draft_tokens)
+    options = Options(40, drafter="model", num_draft_tokens=num_draft_tokens).sampled_as(sampling)
     for engine in (paired_engine, mismatched_engine):
         engine.reset()
         plain = [engine.generate(one, replace(options, drafter="none")) for one in prompts]

@@ -56,7 +56,7 @@ SAMPLINGS = [
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_drafts_do_not_change_the_text(engine: Engine, sampling: Sampling) -> None:
     grammar = Grammar.json_schema(PERSON)
-    options = Options(120, sampling, drafter="none", logprobs=0, grammar=grammar)
+    options = Options(120, drafter="none", logprobs=0, grammar=grammar).sampled_as(sampling)
     plain = engine.generate(PROMPT, options)
     person = json.loads(plain.text)
     assert plain.finish_reason == "eos"
@@ -78,7 +78,7 @@ def test_drafts_do_not_change_the_text(engine: Engine, sampling: Sampling) -> No
 def test_any_object_is_json(engine: Engine, seed: int, drafter: str) -> None:
     (brace,) = engine.tokenizer.encode("}")
     sampling = Sampling(temperature=1.0, seed=seed, logit_bias=((brace, 4.0),))
-    options = Options(300, sampling, drafter=drafter, grammar=Grammar.json_object())
+    options = Options(300, drafter=drafter, grammar=Grammar.json_object()).sampled_as(sampling)
     answer = engine.generate(PROMPT, options)
     assert answer.text.startswith("{")
     if answer.finish_reason == "eos":
@@ -129,7 +129,7 @@ def test_regular_expressions_and_grammars_are_followed(
 
 def test_the_bundled_model_keeps_to_a_schema() -> None:
     engine = akunu_py.load()
-    options = Options(400, Sampling(temperature=0.8, seed=4), grammar=Grammar.json_schema(PERSON))
+    options = Options(400, temperature=0.8, seed=4, grammar=Grammar.json_schema(PERSON))
     answer = engine.generate(PROMPT, options)
     assert set(json.loads(answer.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
 
@@ -278,17 +278,19 @@ def sleeping(engine: Engine, mark: str, reasoning: Reasoning | None = None) -> C
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_drafts_do_not_change_an_answer_that_wakes_it(engine: Engine, seed: int) -> None:
     sampling = Sampling(temperature=1.1, seed=seed)
-    free = engine.generate(PROMPT, Options(120, sampling, drafter="none")).text
+    free = engine.generate(PROMPT, Options(120, drafter="none").sampled_as(sampling)).text
     mark = next(sign for sign in free[5:] if sign.isascii() and sign.isupper())
     held = waking(mark)
-    plain = engine.generate(PROMPT, Options(120, sampling, drafter="none", grammar=held))
+    plain = engine.generate(PROMPT, Options(120, drafter="none", grammar=held).sampled_as(sampling))
     assert re.search(f"{mark}[0-9]{{3}}!", plain.text)
     for found in re.finditer(mark, plain.text[:-5]):
         assert re.match(r"[0-9]{3}!", plain.text[found.end() :])
     length = len(engine.tokenizer.encode(PROMPT))
     for error in (0.0, 0.3, 1.0):
         oracle = OracleDrafter(length, plain.token_ids, error=error)
-        drafted = drafted_answer(engine, oracle, PROMPT, Options(120, sampling, grammar=held))
+        drafted = drafted_answer(
+            engine, oracle, PROMPT, Options(120, grammar=held).sampled_as(sampling)
+        )
         assert drafted.token_ids == plain.token_ids
 
 

@@ -90,13 +90,15 @@ def test_rows_do_not_depend_on_their_batch(temperature: float) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_do_not_change_the_text(engine: Engine, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2, infill=True)
-    plain = engine.generate(PROMPT, Options(40, sampling, drafter="none"))
+    plain = engine.generate(PROMPT, Options(40, drafter="none").sampled_as(sampling))
     unfiltered = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2)
     if temperature:  # else the most likely token is what the filter leaves, mostly
-        assert plain.token_ids != engine.generate(PROMPT, Options(40, unfiltered)).token_ids
+        assert (
+            plain.token_ids != engine.generate(PROMPT, Options(40).sampled_as(unfiltered)).token_ids
+        )
     for silence in (0.0, 0.4):
         oracle = OracleDrafter(len(PROMPT), plain.token_ids, error=0.2, silence=silence)
-        drafted = drafted_answer(engine, oracle, PROMPT, Options(40, sampling))
+        drafted = drafted_answer(engine, oracle, PROMPT, Options(40).sampled_as(sampling))
         assert drafted.token_ids == plain.token_ids
 
 
@@ -138,13 +140,13 @@ def test_line_breaks_and_ends_stay_possible(engine: Engine) -> None:
     logits = np.full((1, engine.model.vocabulary_size), -9.0, np.float32)
     logits[0, [5, 6, newline, end]] = [2.1, 2.0, 2.2, 2.3]
     (row,) = np.array(
-        factory.make(Options(sampling=ALWAYS), [1]).distributions(mx.array(logits), 0)
+        factory.make(Options().sampled_as(ALWAYS), [1]).distributions(mx.array(logits), 0)
     )
     assert [token for token in (5, 6, newline, end) if row[token] > 0.01] == [6, newline, end]
 
 
 def test_ends_that_the_model_does_not_have_change_nothing(engine: Engine) -> None:
-    sampler = SamplerFactory(engine.tokenizer, SMALL).make(Options(sampling=ALWAYS), [1])
+    sampler = SamplerFactory(engine.tokenizer, SMALL).make(Options().sampled_as(ALWAYS), [1])
     likely = [0.02] * 6 + [0.5, 0.3] + [0.02] * 4
     rows = mx.broadcast_to(mx.log(mx.array([likely])), (40, SMALL))
     assert sampler.xtc is not None
@@ -155,7 +157,7 @@ def test_ends_that_the_model_does_not_have_change_nothing(engine: Engine) -> Non
 def test_greedy_answers_stay_as_they_are(engine: Engine) -> None:
     plain = engine.generate("abcabc", Options(max_tokens=12))
     sampling = Sampling(xtc_probability=1.0, xtc_threshold=0.0)
-    assert engine.generate("abcabc", Options(12, sampling)).token_ids == plain.token_ids
+    assert engine.generate("abcabc", Options(12).sampled_as(sampling)).token_ids == plain.token_ids
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])

@@ -48,7 +48,7 @@ def assert_of_the_model(engine: Engine, answer: Completion, alternatives: int) -
 def test_drafted_and_plain_values_are_the_models(
     engine: Engine, sampling: Sampling, alternatives: int
 ) -> None:
-    asked = Options(40, sampling, drafter="none", logprobs=alternatives)
+    asked = Options(40, drafter="none", logprobs=alternatives).sampled_as(sampling)
     plain = engine.generate(PROMPT, asked)
     assert_of_the_model(engine, plain, alternatives)
 
@@ -62,7 +62,7 @@ def test_drafted_and_plain_values_are_the_models(
 def test_values_are_right_if_drafts_are_rejected_at_random(engine: Engine) -> None:
     text = [Random(1).randrange(VOCABULARY) for _ in range(2000)]
     drafter = BigramDrafter(text, VOCABULARY, seed=2)
-    asked = Options(40, Sampling(temperature=2.0, seed=3), num_draft_tokens=3)
+    asked = Options(40, temperature=2.0, seed=3, num_draft_tokens=3)
     answer = drafted_answer(engine, drafter, PROMPT, replace(asked, logprobs=2))
     assert answer.token_ids == drafted_answer(engine, drafter, PROMPT, asked).token_ids
     assert answer.stats.drafted

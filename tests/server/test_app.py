@@ -316,8 +316,7 @@ def test_the_servers_defaults_hold_in_every_contract(tiny_model_dir: Path) -> No
             assert server.post(path, {"prompt": "a", "stream": False}).status_code == 200
     assert len(asked) == 3
     for options in asked:
-        sampling = options.sampling
-        assert (sampling.xtc_probability, sampling.xtc_threshold) == (0.5, 0.2)
+        assert (options.xtc_probability, options.xtc_threshold) == (0.5, 0.2)
         assert options.exact
 
 

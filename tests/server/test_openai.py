@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from akunu_py.options import Options, Sampling
+from akunu_py.options import Options
 from akunu_py.text.fim import FillRequest
 from tests.server.live import LiveServer
 
@@ -206,7 +206,7 @@ def test_the_token_after_a_scored_prompt_is_reported_even_if_it_is_an_end_token(
     ],
 )
 def test_sampling_reaches_the_engine(live: LiveServer, fields: dict[str, Any]) -> None:
-    options = Options(16, Sampling(**fields))
+    options = Options(16, **fields)
     own = live.worker.call(lambda engine: engine.generate(PROMPT, options))
     assert text_of(live, max_tokens=16, user="somebody", **fields) == own.text
     assert text_of(live, max_tokens=16, **fields | {"seed": 4, "temperature": 1}) != own.text

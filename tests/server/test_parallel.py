@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
 from akunu_py.text.fim import FillRequest
-from tests.server.live import HeldEngine, LiveServer
+from tests.server.live import HeldEngine, LiveServer, wait_until
 
 SETTINGS = ServerSettings(parallel=2)
 LONG = {"prompt": "0123456789" * 30, "n_predict": 300, "num_draft_tokens": 0, "ignore_eos": True}
@@ -28,8 +28,7 @@ def overlap(held: LiveServer, engine: HeldEngine, *asks: Callable[[], Any]) -> l
         answers = [pool.submit(asks[0])]
         engine.wait_until_held()
         answers += map(pool.submit, asks[1:])
-        while len(held.service.active) < 2:
-            sleep(0.001)
+        wait_until(lambda: len(held.service.active) > 1)
         engine.release()
         return [answer.result() for answer in answers]
 
@@ -169,8 +168,7 @@ def test_lower_priorities_go_first(
             asked.append(pool.submit(ask, priority))
             if not waiting:
                 engine.wait_until_held()
-            while held.service.worker.queue_depth < waiting:
-                pass
+            wait_until(partial(lambda least: held.service.worker.queue_depth >= least, waiting))
         engine.release()
         for outcome in asked:
             outcome.result()

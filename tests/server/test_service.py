@@ -21,7 +21,7 @@ from akunu_py.server import wire
 from akunu_py.server.service import Job, Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Stats
-from tests.server.live import HeldEngine, LiveServer, serve
+from tests.server.live import HeldEngine, LiveServer, serve, wait_until
 from tests.server.load import Load
 
 SETTINGS = ServerSettings(queue=1)
@@ -41,8 +41,7 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
     with held.dial("/completion", completion(n_predict=1)) as first:
         engine.wait_until_held()
         with held.dial("/completion", completion(prompt="b")):
-            while not held.service.worker.queue_depth:
-                pass
+            wait_until(lambda: held.service.worker.queue_depth)
         assert held.log.wait_for("499").endswith(": the client left")
         engine.release()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
@@ -82,8 +81,7 @@ def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -
         first = pool.submit(held.post, "/completion", completion(n_predict=1))
         engine.wait_until_held()
         second = pool.submit(held.post, "/completion", completion(n_predict=1))
-        while not held.service.worker.queue_depth:
-            pass
+        wait_until(lambda: held.service.worker.queue_depth)
         refused = held.post("/completion", completion(n_predict=1))
         engine.release()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
@@ -195,8 +193,7 @@ def test_a_request_that_finds_the_queue_full_replaces_nothing(
         older = pool.submit(held.post, "/completion", completion(id_slot=0, n_predict=2))
         engine.wait_until_held()
         waiting = pool.submit(held.post, "/completion", completion(n_predict=1))
-        while not held.service.worker.queue_depth:
-            pass
+        wait_until(lambda: held.service.worker.queue_depth)
         assert held.post("/completion", completion(id_slot=0)).status_code == 429
         engine.release()
         assert older.result().json()["tokens_predicted"] == 2
@@ -242,8 +239,7 @@ def test_other_editors_and_warm_ups_replace_nothing(
         older = pool.submit(held.post, "/infill", infill())
         engine.wait_until_held()
         newer = pool.submit(held.post, "/infill", infill(**other))
-        while not held.service.worker.queue_depth:
-            pass
+        wait_until(lambda: held.service.worker.queue_depth)
         engine.release()
         assert (older.result().status_code, newer.result().status_code) == (200, 200)
 

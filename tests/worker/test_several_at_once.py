@@ -100,7 +100,7 @@ def test_a_completion_begins_within_a_chunk_and_a_round_of(
     watch: Callable[..., Watched], prompt: list[int], at: int
 ) -> None:
     watched, late = watch(4), []
-    plain = Options(max_tokens=100, drafter="none", sampling=Sampling(logit_bias=((2, -100.0),)))
+    plain = Options(max_tokens=100, drafter="none", logit_bias=((2, -100.0),))
     watched.at[at] = lambda: late.append(watched.worker.stream(COMPLETION, Options(max_tokens=1)))
     read(watched.worker.stream(Sequence(prompt, plain, Kind.CHAT)))
     assert read(late[0]).finish_reason is not Finish.CANCELLED
@@ -120,7 +120,7 @@ def test_a_completion_waits_for_one_forward_of_many_prompts_and_chats(
     """Two chats are read and two answered: the forward in which it comes ends, and perhaps a round
     of the chats is computed, but no other part of a prompt."""
     watched, arrived = watch(4), list[int]()
-    plain = Options(max_tokens=60, drafter="none", sampling=Sampling(logit_bias=((2, -100.0),)))
+    plain = Options(max_tokens=60, drafter="none", logit_bias=((2, -100.0),))
     late: list[EventStream] = []
 
     def arrive() -> None:
@@ -252,12 +252,12 @@ def test_nothing_of_a_batch_waits_for_the_garbage_collector(watch: Callable[...,
 
 MIXED: list[tuple[list[int], Options, Kind]] = [
     (LONG, Options(40), Kind.CHAT),
-    (LONG[:150], Options(30, sampling=Sampling(temperature=1.0, seed=1)), Kind.CHAT),
-    (LONG[:150], Options(30, sampling=Sampling(temperature=1.0, seed=2)), Kind.CHAT),
-    (LONG[:150], Options(30, sampling=Sampling(temperature=1.0, seed=3)), Kind.CHAT),
+    (LONG[:150], Options(30, temperature=1.0, seed=1), Kind.CHAT),
+    (LONG[:150], Options(30, temperature=1.0, seed=2), Kind.CHAT),
+    (LONG[:150], Options(30, temperature=1.0, seed=3), Kind.CHAT),
     (COMPLETION, Options(20, logprobs=2), Kind.COMPLETION),
     (COMPLETION * 9, Options(12, grammar=Grammar("regex", "[a-z]{4,9}")), Kind.CHAT),
-    (LONG[50:], Options(25, sampling=Sampling(repetition_penalty=1.3)), Kind.FILL_IN),
+    (LONG[50:], Options(25, repetition_penalty=1.3), Kind.FILL_IN),
     (LONG[:80], Options(15, priority=-1, num_draft_tokens=3), Kind.CHAT),
 ]
 

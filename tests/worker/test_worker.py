@@ -364,3 +364,17 @@ def test_nothing_of_a_request_waits_for_the_garbage_collector(worker: EngineWork
         assert (prompt(), sequence(), stream()) == (None, None, None)
     finally:
         gc.enable()
+
+
+def test_a_thread_of_an_engine_that_was_closed_serves_the_next(tiny_model_dir: Path) -> None:
+    """MLX would keep a thread of its own for each."""
+
+    def owner(_: Engine) -> int:
+        return get_ident()
+
+    owners = []
+    for _ in range(3):
+        worker = EngineWorker(lambda: akunu_py.load(tiny_model_dir))
+        owners.append(worker.call(owner))
+        assert worker.close()
+    assert len(set(owners)) == 1

@@ -292,6 +292,7 @@ $("text").oninput = () => {
 };
 $("model").onchange = () => set("model", $("model").value);
 await go(location.hash.slice(1));
-const { data } = await (await request("v1/models")).json();
+const listed = (await (await request("v1/models")).json()).data;
+const data = listed.filter(({ capabilities }) => capabilities.includes("completion"));
 $("model").replaceChildren(...data.map(({ id }) => new Option(id)));
 if (data.some(({ id }) => id === settings.model)) $("model").value = settings.model;

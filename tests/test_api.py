@@ -1,0 +1,97 @@
+"""What a program relies on: the names of the package, their examples, and what they refuse."""
+
+import asyncio
+from doctest import DocTestFinder, DocTestRunner
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import akunu_py
+from akunu_py.engine import Engine
+
+PROMPT = "def mean(values):"
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Engine:
+    return akunu_py.load()
+
+
+def test_the_package_has_these_names_and_no_others() -> None:
+    assert dir(akunu_py) == sorted(akunu_py.__all__)
+    assert all(hasattr(akunu_py, name) for name in akunu_py.__all__)
+    assert Path(akunu_py.__file__).with_name("py.typed").is_file()
+
+
+@pytest.mark.parametrize("name", [it for it in akunu_py.__all__ if not it.startswith("_")])
+def test_examples_show_what_happens(name: str, bundled: Engine) -> None:
+    names = {"akunu_py": akunu_py, "engine": bundled}
+    runner = DocTestRunner(verbose=False)
+    for example in DocTestFinder(exclude_empty=True).find(
+        getattr(akunu_py, name), name, globs=names
+    ):
+        runner.run(example)
+    assert runner.failures == 0
+    assert runner.tries > 0
+
+
+@pytest.mark.parametrize(
+    ("named", "sentence"),
+    [
+        ({"max_tokens": "x"}, "`max_tokens` must be a whole number, not 'x'"),
+        ({"temperature": "hot"}, "`temperature` must be a number, not 'hot'"),
+        ({"seed": True}, "`seed` must be a whole number, not True"),
+        ({"drafter": 5}, "`drafter` must be a string, not 5"),
+        ({"exact": "yes"}, "`exact` must be True or False, not 'yes'"),
+        ({"stop": "ab"}, "`stop` must be a tuple of strings, not 'ab'"),
+        ({"references": ("a", 1)}, "`references` must be a tuple of strings"),
+        ({"grammar": "{}"}, "`grammar` must be a Grammar, not '{}'"),
+        ({"logit_bias": ((1, "a"),)}, "`logit_bias` must be a tuple of pairs"),
+    ],
+)
+def test_a_wrong_type_is_told_with_its_field(named: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(akunu_py.AkunuError, match=sentence):
+        akunu_py.Options(**named)
+
+
+def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> None:
+    options = akunu_py.Options(max_tokens=9, temperature=0.9, seed=3)
+    named = bundled.generate(PROMPT, max_tokens=9, temperature=0.9, seed=3)
+    assert named.token_ids == bundled.generate(PROMPT, options).token_ids
+    assert len(bundled.generate(PROMPT, options, max_tokens=2).token_ids) == 2
+    with pytest.raises(TypeError, match="temprature"):
+        bundled.generate(PROMPT, temprature=1)
+    assert akunu_py.load(tiny_model_dir, max_context=64).context_limit == 64
+
+
+def test_a_conversation_is_answered_in_the_template(bundled: Engine) -> None:
+    question = "Rename `x` to `n` in: def f(x): return x"
+    messages = [{"role": "user", "content": question}]
+    answer = bundled.chat(question)
+    assert "def f(n): return n" in answer.text
+    assert bundled.chat(messages).text == answer.text
+    assert "".join(event.text for event in bundled.stream(messages)) == answer.text
+    with pytest.raises(akunu_py.AkunuError, match="`role` and a `content`"):
+        bundled.chat([{"content": "?"}])
+
+
+def test_other_tasks_run_while_an_answer_is_read(bundled: Engine) -> None:
+    async def read() -> tuple[str, int]:
+        text, ticks = "", 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        async for event in bundled.stream(PROMPT, max_tokens=12, drafter="none"):
+            text += event.text
+        ticking.cancel()
+        return text, ticks
+
+    text, ticks = asyncio.run(read())
+    assert text == bundled.generate(PROMPT, max_tokens=12).text
+    assert ticks >= 12
