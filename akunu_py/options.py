@@ -20,6 +20,7 @@ from akunu_py.option_field import (
     byte_count,
     chat_template,
     check_options,
+    documented,
     draft_tokens,
     file_text,
     json_object,
@@ -92,6 +93,7 @@ class KVQuantization:
         return f"{self.bits} bits in groups of {self.group_size}{begin}"
 
 
+@documented
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model to load, and how. Options that exclude each other are refused.
@@ -348,6 +350,7 @@ def _schema_file(word: str) -> Grammar:
         raise UnreadableWordError(str(error)) from None
 
 
+@documented
 @dataclass(frozen=True)
 class Options(Sampling):
     """The options of a request. What makes no sense is refused when they are made.

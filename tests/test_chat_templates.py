@@ -68,6 +68,17 @@ def test_gpt_oss_gets_each_call_with_its_result(engines: Any) -> None:
     )
 
 
+def test_gpt_oss_gives_no_call_the_result_of_another(engines: Any) -> None:
+    """Neither of a call without a result, nor of one whose result has no id of a call."""
+    of_put, lost = TURNS[2], {"role": "tool", "tool_call_id": "?", "content": "A"}
+    for results in ([of_put], [of_put, lost]):
+        prompt = prompt_of(engines("gpt-oss"), [*TURNS[:2], *results])
+        told = [f'functions.{name} to=assistant<|channel|>commentary<|message|>"{text}"<|end|>'
+                for name, text in (("get", "A"), ("put", "B"))]  # fmt: skip
+        assert [one in prompt for one in told] == [lost in results, True]
+        assert prompt.count("to=assistant") == len(results)
+
+
 def test_gpt_oss_drops_no_later_system_message(engines: Any) -> None:
     systems = [{"role": "system", "content": text} for text in ("Be brief.", "Be kind.")]
     prompt = prompt_of(engines("gpt-oss"), [*systems, QUESTION, systems[1]])

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation, Turn
-from akunu_py.cli.loading import fetch_model, load_engine
+from akunu_py.cli.loading import check_ability, fetch_model, load_engine
 from akunu_py.cli.render import UNFINISHED
 from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
@@ -27,6 +27,7 @@ _CODE: Final = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTA
 def run(settings: ChatSettings) -> int:
     """Runs a conversation on the terminal, or through a pipe, where an error ends it."""
     fetch_model(settings.model)
+    check_ability(settings.model)
     on_terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
     if on_terminal:  # imported before the engine's thread competes for the interpreter
         from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)

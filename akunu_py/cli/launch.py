@@ -6,12 +6,15 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
+from urllib.request import getproxies
 
 from akunu_py.cli.models import ask_server
-from akunu_py.cli.parser import PROGRAM, did_you_mean
+from akunu_py.cli.parser import PROGRAM
 from akunu_py.cli.settings import LaunchSettings
 from akunu_py.errors import InvalidRequestError
+from akunu_py.option_field import did_you_mean
 from akunu_py.server.settings import KEY_VARIABLE, ServerSettings
 
 _ID: Final = "akunu_py"
@@ -36,7 +39,8 @@ def _codex(served: Served) -> Setup:
     provider = {"name": _ID, "base_url": f"{served.url}/v1", "wire_api": "responses",
                 "env_key": KEY_VARIABLE}  # fmt: skip
     table = ", ".join(f"{name} = {json.dumps(value)}" for name, value in provider.items())
-    settings = (f"model={json.dumps(served.model)}", f'model_provider="{_ID}"',
+    model = json.dumps(served.model, ensure_ascii=False)  # TOML has no halves of characters
+    settings = (f"model={model}", f'model_provider="{_ID}"',
                 f"model_providers.{_ID}={{{table}}}",
                 f"model_context_window={served.context}")  # fmt: skip
     return {KEY_VARIABLE: served.key}, [word for each in settings for word in ("-c", each)]
@@ -97,10 +101,15 @@ def run(settings: LaunchSettings) -> int:
     url = f"http://{host}:{settings.port}"
     hint = f"start one with `{PROGRAM} serve --model NAME`, or name it with --host and --port"
     models = ask_server(f"{url}/v1/models", "data", key, hint)
-    contexts = {model["id"]: model.get("meta", {}).get("n_ctx", 0) for model in models}
+    contexts: dict[str, int] = {}
+    with suppress(TypeError, ValueError, LookupError):  # another program's answer
+        contexts |= {model["id"]: int(model["meta"]["n_ctx"]) for model in models
+                     if model["capabilities"] == ["completion"]}  # fmt: skip
+    if not contexts:
+        raise InvalidRequestError(f"The server at {url} offers no model that generates text.")
     if name is not None and name not in contexts:
         meant = did_you_mean(name, [*contexts]) or f"it has {', '.join(contexts)}."
-        raise InvalidRequestError(f"The server has no model {name}; {meant}")
+        raise InvalidRequestError(f"The server has no model {name} that generates text; {meant}")
     name = name or next(iter(contexts))
     if (context := contexts[name]) < client.tokens:
         raise InvalidRequestError(
@@ -109,6 +118,9 @@ def run(settings: LaunchSettings) -> int:
         )
     answer = min(context // 8, _MOST_ANSWER)
     variables, words = client.setup(Served(url, key or "none", name, context, answer))
+    if getproxies():  # which would not find this machine
+        variables |= {each: ",".join(filter(None, (os.environ.get(each), settings.host)))
+                      for each in ("no_proxy", "NO_PROXY")}  # fmt: skip
     command = [settings.client, *words, *settings.arguments]
     if settings.prints:
         told = {name: shlex.quote(value) if value != key else f"${KEY_VARIABLE}"

@@ -5,10 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from akunu_py.cli.render import printable
 from akunu_py.cli.settings import ListSettings, PsSettings, PullSettings, RmSettings, ShowSettings
@@ -117,13 +118,14 @@ def _ps(settings: PsSettings) -> int:
 
 def ask_server(url: str, field: str, key: str | None, hint: str) -> Any:
     """A field of the object that a server answers with; the hint says what to do without one."""
-    request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urlopen(request, timeout=10) as answer:
+        request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+        # A proxy would not find this machine, and is told no key.
+        with build_opener(ProxyHandler({})).open(request, timeout=10) as answer:
             return json.load(answer)[field]
     except HTTPError as error:
         raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
-    except (URLError, OSError, ValueError, LookupError, TypeError) as error:
+    except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
         reason = getattr(error, "reason", error)
         raise AkunuError(f"There is no server at {url} ({reason}); {hint}.") from None
 

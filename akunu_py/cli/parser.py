@@ -33,13 +33,18 @@ from akunu_py.cli.settings import (
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import Option, Part, UnreadableWordError, options_in, parts_in
+from akunu_py.option_field import (
+    Option,
+    Part,
+    UnreadableWordError,
+    did_you_mean,
+    options_in,
+    parts_in,
+)
 from akunu_py.options import SPECULATION
 from akunu_py.package import __version__
 
 PROGRAM: Final = "akunu-py"
-
-_MAX_HINTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,10 @@ COMMANDS: Final = (
     Command("generate", "one completion of a prompt", GenerateSettings),
     Command("edit", "changes files as you say, and shows what it changes", EditSettings),
     Command("serve", "the completion backend for editors and agents", ServeSettings),
-    Command("service", "lets the system run `serve` after each login; what follows -- is for it",
-            ServiceSettings),
     Command("launch", "starts a coding agent with a running server; what follows -- is for it",
             LaunchSettings),
+    Command("service", "lets the system run `serve` after each login; what follows -- is for it",
+            ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
     Command("show", "what the files of a model say", ShowSettings, "models"),
@@ -137,18 +142,6 @@ def parse(words: Sequence[str]) -> Invocation:
         return Invocation(command, _fill(command.settings, given, _WHOLE))
     except InvalidRequestError as error:
         raise InvalidRequestError(_in_flags(str(error), options)) from None
-
-
-def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A question with the names that are meant: first those that begin like the word, or it like
-    them. It is empty if no name is similar.
-    """
-    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
-
-    meant = [name for name in names if name.startswith(word) or word.startswith(name)]
-    if not 0 < len(meant) <= _MAX_HINTS:
-        meant = get_close_matches(word, names, n=1)
-    return f"did you mean {' or '.join(meant)}?" if meant else ""
 
 
 class _Parser(ArgumentParser):

@@ -277,19 +277,6 @@ class PsSettings:
 
 
 @dataclass(frozen=True)
-class CompletionsSettings:
-    """For which shell."""
-
-    shell: str = option("", "bash, zsh or fish", flag="SHELL", choices=("bash", "zsh", "fish"),
-        required=True)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ManSettings:
-    """There is nothing to set."""
-
-
-@dataclass(frozen=True)
 class LaunchSettings:
     """A client to start, and the server that it uses."""
 
@@ -306,6 +293,19 @@ class LaunchSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+
+
+@dataclass(frozen=True)
+class CompletionsSettings:
+    """For which shell."""
+
+    shell: str = option("", "bash, zsh or fish", flag="SHELL", choices=("bash", "zsh", "fish"),
+        required=True)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ManSettings:
+    """There is nothing to set."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from akunu_py.server.dialect import GRAMMAR_FIELDS
 from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.middleware import (
     BODY,
+    MODEL,
     RELEASE,
     AccessMiddleware,
     DisconnectMiddleware,
@@ -181,6 +182,7 @@ class _Path:
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
         asked = body.text(*named, default="")
         async with self._pool.using(asked, read_keep_alive(body), endpoint.check) as seat:
+            scope[MODEL] = seat.model.name
             try:
                 service = await self._wait(seat, body, scope, send)
                 response = await self._answer(endpoint, service, body, is_long=is_long)

@@ -130,10 +130,12 @@ def in_turns(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
         results = list(takewhile(lambda one: one["role"] == "tool", rest))
         del rest[: len(results)]
         thought = "\n\n".join(filter(None, (thought, message["content"])))
+        ids = [call.get("id") for call in calls]
         for call in calls:
             said.append(message | {"content": "", "thinking": thought, "tool_calls": [call]})
             own = [one for one in results if one.get("tool_call_id") == call.get("id")]
-            for result in own[:1] or results[:1]:
+            lost = [one for one in results if one.get("tool_call_id") not in ids]
+            for result in own[:1] or lost[:1]:
                 said.append(result)
                 results.remove(result)
             thought = ""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt
 from akunu_py.server.body import Body
@@ -26,6 +26,8 @@ from akunu_py.stats import Stats
 _MOST_TEXTS: Final = 2048
 _MOST_TOKENS: Final = 300_000
 """Of a request; both are OpenAI's."""
+_LEAST_NORM: Final = 1e-12
+"""As in sentence-transformers: a vector of zeros stays one."""
 _INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _PROMPT: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -59,13 +61,17 @@ class _Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, found, metrics = perf_counter(), dict[int, Vectors](), self._service.metrics
-        while len(found) < self._count:
-            call: Any = self._service.worker.submit(lambda _: next(self._passes))
-            found.update(await asyncio.wrap_future(call))
+        passes, begins = self._passes, True
+        while len(found) < self._count:  # the limit of the queue holds for the first pass
+            found.update(await self._service.call(lambda _: next(passes), queues=begins))
+            begins = False
         metrics.answers += 1
         metrics.computed_tokens += self._tokens
         metrics.sums.include(Stats(prefill_s=perf_counter() - begun))
         vectors = np.stack([found[index] for index in range(self._count)])
+        if not np.isfinite(vectors).all():
+            name = self._service.model.name
+            raise AkunuError(f"{name} computes no numbers from this: use another precision of it.")
         answer = await asyncio.to_thread(lambda: JSONAnswer(self._write(vectors, self._tokens)))
         await answer(scope, receive, send)
 
@@ -82,14 +88,14 @@ def _embed(
         body.refuse("encoding_format", "must be float or base64")
     if body.integer("embd_normalize", default=2) != 2:
         body.refuse("embd_normalize", "must be 2; the model says whether it normalizes")
-    if is_ollamas and not body.any(name):
+    if is_ollamas and body.any(name) in (None, "", []):
         return JSONAnswer(write([], 0))
     cuts = body.flag("truncate", default=is_ollamas)
 
     def shown(vectors: Vectors, tokens: int) -> Any:
         cut = vectors[:, :size].astype("<f4")
         if "Normalize" in service.model.modules:
-            cut = cut / np.linalg.norm(cut, axis=1, keepdims=True)
+            cut = cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), _LEAST_NORM)
         if encoding == "base64":
             return write([b64encode(one.tobytes()).decode() for one in cut], tokens)
         return write([one.tolist for one in cut], tokens)

@@ -36,7 +36,7 @@ from akunu_py.server.wire import (
     finish_word,
     json_line,
 )
-from akunu_py.text.answer_parser import Step
+from akunu_py.text.answer_parser import AnswerFormat, Step
 from akunu_py.text.fim import FILL_FORMATS
 
 _SPOKEN_VERSION: Final = "0.12.6"
@@ -83,7 +83,9 @@ def _generate(service: Service, body: Body) -> Response:
     if tokenizer.has_chat_template:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
-        job = ChatJob.begin(tokenizer, messages, options, Tools(), _read_think(body))
+        job = ChatJob.begin(
+            tokenizer, messages, options, Tools(), _read_think(body, tokenizer.answer_format)
+        )
     else:
         job = Job("\n\n".join(part for part in (system, prompt) if part), options, is_chat=True)
     limit = service.engine.context_limit
@@ -98,7 +100,7 @@ def _chat(service: Service, body: Body) -> Response:
     tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
     tools = Tools(tuple(read_offered_tools(body)))
-    settings = _read_think(body)
+    settings = _read_think(body, tokenizer.answer_format)
     if not body.values("messages"):
         return _loaded(service, body, _NOTHING)
     for message in body.objects("messages"):
@@ -244,7 +246,7 @@ def _read_format(body: Body) -> Grammar | None:
     return schema_grammar(wanted)
 
 
-def _read_think(body: Body) -> dict[str, bool | str]:
+def _read_think(body: Body, format_: AnswerFormat) -> dict[str, bool | str]:
     """`think`, as settings of a chat template: true, false, or the effort as a word."""
     wanted = body.any("think")
     if isinstance(wanted, str):
@@ -252,6 +254,8 @@ def _read_think(body: Body) -> dict[str, bool | str]:
             body.refuse("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
         return {"enable_thinking": True, "reasoning_effort": wanted}
     thinks = body.flag("think", default=None)
+    if thinks is False and format_.headers:
+        body.refuse("think", "cannot be false, as this model always thinks; `low` is least")
     return {} if thinks is None else {"enable_thinking": thinks}
 
 

@@ -414,7 +414,7 @@ class Pool:
             logger.warning("memory is short: the caches of earlier requests are emptied")
             for service in held:
                 with suppress(AkunuError):  # its queue is full, or it is closed
-                    await asyncio.wrap_future(service.worker.submit(_empty_caches))
+                    await service.call(_empty_caches)
         elif idle := self._idle():
             logger.warning("memory is short: %s is unloaded", idle[0].model.name)
             await self.unload(idle[0])

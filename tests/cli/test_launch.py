@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 
 import akunu_py
 from akunu_py.__main__ import main
-from akunu_py.cli.launch import CLIENTS
+from akunu_py.cli.launch import CLIENTS, Served
 from akunu_py.model.library import LocalModel
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import KEY_VARIABLE, ServerSettings
+from tests.qwen import POOL, add_modules, write_qwen
 from tests.server.live import KEY, serve_pool
 from tests.tiny_model import write_tiny_model
 
@@ -31,11 +33,13 @@ pytestmark = pytest.mark.usefixtures("clients")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with a key and two models, the first with a long context."""
+    """The address of a server with a key and three models, the first for embeddings, the next with
+    a long context."""
     place = tmp_path_factory.mktemp("models")
-    found = [LocalModel(name, place / name) for name in ("long", "short")]
-    write_tiny_model(found[0].folder, max_position_embeddings=LONG)
-    write_tiny_model(found[1].folder)
+    found = [LocalModel(name, place / name) for name in ("vectors", "long", "short")]
+    add_modules(write_qwen(found[0].folder, max_position_embeddings=LONG), POOL)
+    write_tiny_model(found[1].folder, max_position_embeddings=LONG)
+    write_tiny_model(found[2].folder)
     settings = ServerSettings(api_key=KEY)
     load = lambda model, _: akunu_py.load(str(model.folder))  # noqa: E731
     with serve_pool(Pool(load, settings, found), wait_until_loaded=False) as live:
@@ -79,6 +83,12 @@ def test_codex_gets_a_provider(server: str) -> None:
     assert words[8:] == ["exec", "-c", "a=1", "-c", "a=1", "--", "x"]
     assert variables[KEY_VARIABLE] == KEY
     assert KEY not in " ".join(words)  # which other users see
+
+
+def test_codex_can_read_every_name() -> None:
+    name = "a \"b\" 'é' 🙂\\x"
+    _, words = CLIENTS["codex"].setup(Served("http://a", KEY, name, LONG, 1))
+    assert tomllib.loads("\n".join(words[1::2]))["model"] == name
 
 
 def test_claude_gets_one_model_for_all_its_roles(
@@ -135,8 +145,14 @@ def test_the_page_says_what_each_client_needs() -> None:
     [
         (["codex", "--model", "short"],
          "Codex needs a context of 20,000 tokens, and that of short has 1,024; serve"),
-        (["claude", "--model", "missing"], "The server has no model missing; it has long, short."),
-        (["claude", "--model", "sh"], "The server has no model sh; did you mean short?"),
+        (["claude", "--model", "missing"],
+         "The server has no model missing that generates text; it has long, short."),
+        (["claude", "--model", "sh"],
+         "The server has no model sh that generates text; did you mean short?"),
+        (["claude", "--model", "vectors"],
+         "The server has no model vectors that generates text; it has long, short."),
+        (["aider", "--host", "a b"], "There is no server at http://a b:"),
+        (["aider", "--host", "[::1]"], "There is no server at http://[[::1]]:"),
         (["cursor"], "'cursor' is not one of codex, claude, opencode, aider"),
         (["codex", "--port", "1"], "There is no server at http://127.0.0.1:1/v1/models (.*); "
          "start one with `akunu-py serve --model NAME`"),
@@ -165,3 +181,32 @@ def test_a_wrong_key_and_a_missing_client_are_told(
     monkeypatch.setenv(KEY_VARIABLE, "wrong")
     assert main(["launch", "codex", *at(server)]) == 2
     assert f"answers with status 401; see {KEY_VARIABLE}" in capsys.readouterr().err
+
+
+def test_a_proxy_is_not_asked_for_this_machine(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "friend.example")
+    _, variables = started("aider", server)
+    assert variables["no_proxy"] == "friend.example,127.0.0.1"
+    assert variables["NO_PROXY"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        [],
+        None,
+        {"a": 1},
+        [5],
+        [{"id": "a"}],
+        [{"id": "a", "meta": {"n_ctx": "x"}, "capabilities": ["completion"]}],
+    ],
+)
+def test_the_answer_of_another_program_is_told(
+    answer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("akunu_py.cli.launch.ask_server", lambda *_: answer)
+    assert main(["launch", "codex"]) == 2
+    assert "offers no model that generates text" in capsys.readouterr().err

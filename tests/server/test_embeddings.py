@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,12 @@ def test_no_body_breaks_the_server(live: LiveServer, path: str) -> None:
             assert answer.status_code in (200, 400), (field, value, answer.text)
 
 
+@pytest.mark.parametrize("given", [0, False, {}])
+def test_what_is_no_text_is_not_taken_for_none(live: LiveServer, given: Any) -> None:
+    refused = live.post("/api/embed", {"model": "last", "input": given})
+    assert "`input` must be a string" in refused.json()["error"]
+
+
 def test_ollamas_older_endpoint_takes_one_text(live: LiveServer) -> None:
     refused = live.post("/api/embeddings", {"model": "last", "prompt": ["a", "b"]})
     assert "`prompt` must be a string, not a list" in refused.json()["error"]
@@ -281,6 +288,23 @@ def test_what_models_are_for_is_told(live: LiveServer) -> None:
     assert live.ask("/api/show", {"model": "talker"})["capabilities"] == ["completion", "insert"]
     types = [it["type"] for it in live.get("/api/v0/models").json()["data"]]
     assert types == ["llm", "embeddings", "embeddings", "reranking"]
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_what_is_no_number_is_an_error_and_zeros_stay_zeros(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    body = {"model": "last", "input": "a", "encoding_format": encoding}
+    state = [np.nan]
+    vectors = lambda *_: iter([{0: np.full(32, state[0], np.float32)}])  # noqa: E731
+    monkeypatch.setattr(embedding, "compute_vectors", vectors)
+    failed = live.post("/v1/embeddings", body)
+    assert failed.status_code == 500
+    assert "last computes no numbers" in failed.json()["error"]["message"]
+    state[0] = 0.0
+    (entry,) = live.ask("/v1/embeddings", body)["data"]
+    found = entry["embedding"]
+    assert not np.any(np.frombuffer(base64.b64decode(found)) if encoding == "base64" else found)
 
 
 def metric(live: LiveServer, name: str) -> float:
@@ -320,6 +344,32 @@ def test_others_take_turns_with_it_and_it_ends_when_its_client_leaves(
     seen = begun[0]
     assert live.ask("/v1/embeddings", {"model": "last", "input": "a"})
     assert begun[0] == seen + 1 < texts
+
+
+def test_a_request_that_has_begun_keeps_its_place_in_a_full_queue(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = Event(), Event()
+
+    def held(network: Any) -> Any:
+        begun.set()
+        goes_on.wait()
+        return make_prompt_cache(network)
+
+    model = LocalModel("last", folders["last"])
+    with serve_pool(Pool(load, ServerSettings(queue=1), [model])) as live:
+        monkeypatch.setattr(embedding, "make_prompt_cache", held)
+        body = {"input": ["a" * 500] * 3}
+        with (
+            live.dial("/v1/embeddings", body) as first,
+            live.dial("/v1/embeddings", body) as second,
+        ):
+            begun.wait()
+            while not live.worker.queue_depth:
+                pass
+            assert live.post("/v1/embeddings", {"input": "a"}).status_code == 429
+            goes_on.set()
+            assert [one.recv(12) for one in (first, second)] == [b"HTTP/1.1 200"] * 2
 
 
 def test_the_openai_library(live: LiveServer, folders: dict[str, Path]) -> None:

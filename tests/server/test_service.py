@@ -6,7 +6,7 @@ With many clients, a third of which disconnect, the others get answers and nothi
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,13 +15,15 @@ import pytest
 
 import akunu_py
 from akunu_py.events import Completion, Event, EventStream
+from akunu_py.model.library import LocalModel
 from akunu_py.options import MAX_SLOTS, Grammar, Options
 from akunu_py.round import Round
 from akunu_py.server import wire
-from akunu_py.server.service import Job, Service
+from akunu_py.server.errors import UnavailableError
+from akunu_py.server.service import Job, Metrics, Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Stats
-from tests.server.live import HeldEngine, LiveServer, serve, wait_until
+from tests.server.live import NOWHERE, HeldEngine, LiveServer, serve, wait_until
 from tests.server.load import Load
 
 SETTINGS = ServerSettings(queue=1)
@@ -329,3 +331,21 @@ def test_many_clients_get_their_answers_and_leave_nothing_behind(crowded: LiveSe
     assert outcome.choices <= answers <= outcome.choices + outcome.left_choices
     assert len(crowded.worker.loading.result().slots) <= MAX_SLOTS
     assert streams() <= held
+
+
+def test_calls_end_when_the_server_stops() -> None:
+    outcome: Future[None] = Future()
+    worker: Any = SimpleNamespace(submit=lambda *_, **__: outcome)
+    model = LocalModel("model", NOWHERE)
+    service = Service(worker, ServerSettings(), model, ("model",), Metrics())
+
+    async def run() -> None:
+        call = asyncio.ensure_future(service.call(lambda _: None))
+        await asyncio.sleep(0)
+        service.stop()
+        for one in (call, service.call(lambda _: None)):
+            with pytest.raises(UnavailableError, match="shutting down"):
+                await one
+
+    asyncio.run(run())
+    assert outcome.cancelled()

@@ -133,6 +133,20 @@ def test_an_answer_and_a_call(spoken: tuple[LiveServer, Family], ask: Any) -> No
     assert [*ask(server, family.call)] == [("Hm.", "I look.", [GIVEN])] * 2
 
 
+def test_gpt_oss_cannot_be_told_not_to_think(spoken: tuple[LiveServer, Family]) -> None:
+    live, family = spoken
+    for path, body in (
+        ("/api/chat", asked(family.answer, think=False, stream=False)),
+        ("/api/generate", {"prompt": family.answer, "think": False, "stream": False}),
+    ):
+        answer = live.post(path, body)
+        if family is FAMILIES["gpt-oss"]:
+            assert answer.status_code == 400
+            assert "`think` cannot be false, as this model" in answer.json()["error"]
+        else:
+            assert answer.status_code == 200
+
+
 def test_stops_hold_for_text_only(spoken: tuple[LiveServer, Family]) -> None:
     server, family = spoken
     for stop in ("Hm", "final", "assistant", "message"):
