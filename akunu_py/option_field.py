@@ -111,7 +111,7 @@ class Option:
     choices: tuple[str, ...] | None = None
     shown: str | None = None
     group: str = ""
-    nargs: Literal["+", "*", "?", "..."] | None = None
+    nargs: Literal["+", "*", "?"] | None = None
     const: Any = None
     repeated: bool = False
     required: bool = False

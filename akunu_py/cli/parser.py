@@ -68,7 +68,8 @@ COMMANDS: Final = (
     Command("serve", "the completion backend for editors and agents", ServeSettings),
     Command("launch", "starts a coding agent with a running server; what follows -- is for it",
             LaunchSettings),
-    Command("service", "lets the system run `serve`, after each login", ServiceSettings),
+    Command("service", "lets the system run `serve` after each login; what follows -- is for it",
+            ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
     Command("show", "facts about a model, from its files", ShowSettings, "models"),
@@ -100,6 +101,8 @@ _NAMES_OF_MLX_LM: Final = {
     "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
 }
 """Hints for options of mlx-lm that have another name here, or no use."""
+_PASSING_ON: Final = ("launch", "service")
+"""The commands that pass on the words after `--`."""
 _WHOLE: Final = Part()
 _FAMILIES: Final = {"bench": "measurements of this machine"}
 
@@ -120,7 +123,7 @@ def parse(words: Sequence[str]) -> Invocation:
     if not words:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
-    at = words.index("--") if words[0] == "launch" and "--" in words else len(words)
+    at = words.index("--") if words[0] in _PASSING_ON and "--" in words else len(words)
     named, unknown = parser.parse_known_args(words[:at])
     given = vars(named) | {"arguments": list(words[at + 1 :])}
     command: Command = given.pop("command")
@@ -210,9 +213,7 @@ def _add_argument(group: _ActionsContainer, option: Option) -> Action:
         elif option.nargs:
             keywords |= {"nargs": option.nargs, "const": option.const}
     if not flag.startswith("-"):
-        action = group.add_argument(option.name, **(keywords | {"metavar": flag}))
-        action.required = option.required
-        return action
+        return group.add_argument(option.name, **(keywords | {"metavar": flag}))
     if option.off is not None:
         group = group.add_mutually_exclusive_group()
     flags = [flag, option.short] if option.short else [flag]
@@ -253,8 +254,7 @@ def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
         if name in given:
             value = given[name]
             if isinstance(value, list):
-                is_set = option.nargs in ("+", "*")
-                value = tuple(dict.fromkeys(value) if is_set else value)
+                value = tuple(dict.fromkeys(value) if option.nargs else value)
             values[name] = value
         elif name in place.defaults:
             values[name] = place.defaults[name]

@@ -64,7 +64,7 @@ class Manager:
 def run(settings: ServiceSettings) -> int:
     """Takes the action; the status of `status` is that of the system's own command."""
     log = user_log_path(PROGRAM, appauthor=False) / "serve.log"
-    serve = ["serve", "--log-file", str(log), *settings.options]
+    serve = ["serve", "--log-file", str(log), *settings.arguments]
     manager = _manager([sys.executable, "-P", "-m", "akunu_py", *serve], log)
     if settings.action == "install":
         if parse(serve).settings.log_file != log:

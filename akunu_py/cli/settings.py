@@ -225,15 +225,12 @@ class ServiceSettings:
     # fmt: off
     action: str = option("", "install, start, stop, status, logs or uninstall", flag="ACTION",
         choices=("install", "start", "stop", "status", "logs", "uninstall"), required=True)
-    options: tuple[str, ...] = option((), "after install, the options of `serve`", flag="OPTION",
-        nargs="...")
+    arguments: tuple[str, ...] = option((), "what follows --", flag=None)
     # fmt: on
 
     def __post_init__(self) -> None:
-        if self.options[:1] == ("--",):
-            object.__setattr__(self, "options", self.options[1:])
-        if self.options and self.action != "install":
-            raise InvalidRequestError(f"Only install takes options; omit {self.options[0]}.")
+        if self.arguments and self.action != "install":
+            raise InvalidRequestError(f"Only install takes options; omit {self.arguments[0]}.")
 
 
 @dataclass(frozen=True)

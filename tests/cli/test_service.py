@@ -105,7 +105,7 @@ def test_systemd_runs_it_with_its_options(system: Callable[[str], System]) -> No
 def test_launchd_runs_it_once_the_one_before_has_ended(system: Callable[[str], System]) -> None:
     launchd, domain = system("launchctl"), f"gui/{os.getuid()}"
     launchd.fails("bootout", "bootstrap", "bootstrap")
-    assert main(["service", "install", "--port", "8081"]) == 0
+    assert main(["service", "install", "--", "--port", "8081"]) == 0
     path = launchd.file("akunu-py.plist")
     agent, bootstrap = f"{domain}/akunu-py", f"bootstrap {domain} {path}"
     assert launchd.calls() == [f"bootout {agent}", *[bootstrap] * 3]
@@ -146,9 +146,9 @@ def test_the_log_is_shown_with_the_one_before(
     ("words", "fails", "told"),
     [
         ("start", "", "There is no service; see `akunu-py service install`."),
-        ("stop --port 1", "", "Only install takes options; omit --port."),
+        ("stop -- --port 1", "", "Only install takes options; omit --port."),
         ("install -- --prot 1", "", "did you mean --port?"),
-        ("install --log-file x", "", "omit --log-file."),
+        ("install -- --log-file x", "", "omit --log-file."),
         ("install", "enable", "systemctl enable failed: no enable"),
         ("dance", "", "'dance' is not one of install"),
     ],
