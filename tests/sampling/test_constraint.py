@@ -127,13 +127,6 @@ def test_regular_expressions_and_grammars_are_followed(
     assert answer.text in texts if texts else answer.text.endswith("!")
 
 
-def test_the_bundled_model_keeps_to_a_schema() -> None:
-    engine = akunu_py.load()
-    options = Options(400, Sampling(temperature=0.8, seed=4), grammar=Grammar.json_schema(PERSON))
-    answer = engine.generate(PROMPT, options)
-    assert set(json.loads(answer.text)) == set(PERSON["properties"])  # type: ignore[call-overload]
-
-
 def test_what_a_schema_demands_in_vain_is_told(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
