@@ -155,16 +155,6 @@ def test_reset_and_system(start: Start) -> None:
     assert conversation.stats == []
 
 
-def test_the_cached_prefix_is_not_computed_twice(real: Conversation) -> None:
-    first = real.ask("hello")
-    receive(first)
-    second = real.ask("more")
-    receive(second)
-    # All but the answer's last token, which no forward has seen, comes from the cache.
-    seen = first.stats.prompt_tokens + first.stats.generated_tokens
-    assert second.stats.cached_tokens == seen - (first.finish is not Finish.EOS)
-
-
 def test_the_cached_prefix_is_not_computed_twice_after_an_interruption(real: Conversation) -> None:
     real.options = Options(max_tokens=None)
     first = real.ask("hello")
