@@ -11,22 +11,22 @@ TRAIN_BIN := $(TRAIN_VENV)/bin
 TRAIN_REQUIREMENTS ?= models/training/requirements-corpus.txt
 WORK := models/training/output
 
-# Linux brings no MLX backend of its own: take the CPU's, unless EXTRA names another (cuda13).
-ifeq ($(shell uname -s),Linux)
-EXTRA ?= cpu
-endif
-comma := ,
-EXTRAS := [dev$(if $(EXTRA),$(comma)$(EXTRA))]
+# EXTRA=cuda13 for an NVIDIA GPU.
+INSTALL := $(BIN)/pip install --disable-pip-version-check -c constraints.txt -e
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# A stamp, so that everything after the first time starts at once.
+# Stamps, so that everything after the first time starts at once.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "akunu_py needs Python 3.11 or newer; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.$(EXTRAS)'
+	$(INSTALL) '.$(if $(EXTRA),[$(EXTRA)])'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	$(INSTALL) '.[dev]'
 	@touch $@
 
 $(TRAIN_VENV)/.ready: $(TRAIN_REQUIREMENTS) models/training/requirements.txt
@@ -38,7 +38,7 @@ chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-o
 	@$(BIN)/python -m akunu_py chat $(if $(MODEL),--model $(MODEL))
 
 # A process for each core; ARGS="-n 0" runs all in one.
-test: $(VENV)/.ready ## the test suite
+test: $(VENV)/.dev ## the test suite
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 # The parts that depend on the device, again: the package believes in an Apple chip. See
@@ -47,10 +47,10 @@ METAL_TESTS := tests/test_devices.py tests/test_machine.py tests/test_engine.py 
 	tests/calibration tests/sampling tests/cache/test_quantized.py tests/cli/test_doctor.py \
 	tests/cli/test_serve.py tests/decoding/test_loop.py tests/decoding/test_batch.py \
 	tests/drafting/test_draft_model.py tests/server/test_ollama.py
-test-metal: $(VENV)/.ready ## the tests that depend on the device, on a simulated Metal
+test-metal: $(VENV)/.dev ## the tests that depend on the device, on a simulated Metal
 	AKUNU_TESTS=metal $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(METAL_TESTS) $(ARGS)
 
-check: $(VENV)/.ready ## format, lint and types
+check: $(VENV)/.dev ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -59,7 +59,7 @@ check: $(VENV)/.ready ## format, lint and types
 # DATA names a folder with the public data sets of benchmarks/replay_data.py; without it, the records
 # that need it are left out. A script alone: its docstring has the options, --quick among them.
 BENCH := $(BIN)/python -m benchmarks
-bench: $(VENV)/.ready ## every measurement, into benchmarks/results/ (about four hours)
+bench: $(VENV)/.dev ## every measurement, into benchmarks/results/ (about four hours)
 	$(BENCH).draw chat  # 10 s
 	$(BENCH).draw edit  # 30 s
 	$(BENCH).records cost  # 1 min
@@ -101,7 +101,7 @@ ifneq ($(DATA),)
 	$(BENCH).edits --data $(DATA) --requests --name edits_requests  # 5 min
 endif
 
-model: $(VENV)/.ready $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)
+model: $(VENV)/.dev $(TRAIN_VENV)/.ready ## a model like the bundled one, trained from nothing (days on two CPU cores; on an NVIDIA GPU if there is one; resumable)
 	$(TRAIN_BIN)/python -m models.training --work $(WORK) --export-with $(BIN)/python
 	$(BIN)/python -m benchmarks.evaluate_model --full $(WORK)/full
 

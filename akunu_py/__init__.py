@@ -7,10 +7,12 @@
     for event in engine.stream("def mean(values):", max_tokens=64, temperature=0.8):
         print(event.text, end="")
 
-The names in `__all__` are stable within a major version; others may change. The model libraries are
-loaded only when they are used.
+The names in `__all__` and `akunu_py.errors` keep their meaning within a major version; others may
+change. The model
+libraries are loaded only when they are used.
 """
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +50,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
+        with suppress(ModuleNotFoundError):
+            return import_module(f"akunu_py.{name}")
         raise AttributeError(f"module 'akunu_py' has no attribute {name!r}")
     if name in ("Engine", "load"):
         import_module("akunu_py.machine.backend").find_backend()  # says so where MLX has no backend

@@ -25,10 +25,11 @@ from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.library import USUAL_TOKENS
 from akunu_py.model.target_model import TargetModel
+from akunu_py.option_field import with_named
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.known_costs import KnownCosts
-from akunu_py.prompt import Asked
+from akunu_py.prompt import Asked, messages_of
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Phase, Sequence
@@ -106,7 +107,9 @@ class Engine:
             store=prompt_store,
             drafts=self.speculation.draft_model,
         )
-        self.batch = Batch(model, self.costs.together, self._prefixes.may_join)
+        self.batch = Batch(
+            model, self.costs.together, self._prefixes.may_join, self.speculation.rates
+        )
         self.runner = Runner(
             model,
             backend,
@@ -189,10 +192,10 @@ class Engine:
         >>> engine.generate("def mean(values):", max_tokens=3).finish_reason
         <Finish.LENGTH: 'length'>
         """
-        completion = Completion(self.model.name)
-        for event in self.stream(asked, options, **named):
-            completion.add(event)
-        return completion
+        answer = self.stream(asked, options, **named)
+        for _ in answer:
+            pass
+        return answer.completion
 
     def chat(
         self, messages: str | Iterable[Message], options: Options | None = None, **named: Any
@@ -207,14 +210,14 @@ class Engine:
         """
         asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         given = {"reasoning": self.tokenizer.reasoning} | named
-        return self.generate(list(asked), options, **given)
+        return self.generate(messages_of(asked), options, **given)
 
     def stream(
         self, asked: Asked | Sequence, options: Options | None = None, **named: Any
     ) -> Answering:
         """Answers a prompt round by round; only the last event has a finish reason.
 
-        A new stream ends the one before it, which then has no such event.
+        A new request ends it; who goes on reading it gets an `InvalidRequestError`.
 
         Args:
             asked: text; the messages of a conversation; ids exactly as the model should see them; a
@@ -231,12 +234,13 @@ class Engine:
             ContextOverflowError: if the prompt does not fit.
         """
         self.runner.owner.check()
-        sequence = Sequence.of(asked, replace(options or Options(), **named) if named else options)
+        options = with_named(options or Options(), named) if named else options
+        sequence = Sequence.of(asked, options)
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
             begin(sequence)
-            list(reader.ready())  # raises the error that ended it, if any
-        return Answering(self._events(sequence, reader))
+            list(reader.ready())  # raises the error, if it ended with one
+        return Answering(self._events(sequence, reader), Completion(self.model.name))
 
     def _start(self, sequence: Sequence) -> None:
         if self._active is not None:
@@ -251,6 +255,11 @@ class Engine:
                 self.runner.reserve(sequence, anyway=True)
                 self.runner.advance((sequence,))
                 yield from reader.ready()
+            if self._active is not sequence:
+                raise InvalidRequestError(
+                    "Another request has ended this answer; read it to its end first, or use "
+                    "`generate_batch` or an `EngineWorker` for several at a time."
+                )
         finally:
             self.runner.owner.check()  # if this raises, the next stream closes what stays open
             self.runner.close(sequence)
@@ -263,6 +272,7 @@ class Engine:
         options: Options | None = None,
         *,
         parallel: int = DEFAULT_PARALLEL,
+        **named: Any,
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 
@@ -273,13 +283,17 @@ class Engine:
             asked: the prompts.
             options: the options of every request.
             parallel: how many are answered at a time.
+            named: options by their names; a seed is that of each prompt.
 
         Raises:
             InvalidRequestError: also if `parallel` is not positive.
         """
         self.runner.owner.check()
         if parallel < 1:
-            raise InvalidRequestError(f"`parallel` must be 1 or more, not {parallel}.")
+            raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
+        if isinstance(asked, str):
+            raise InvalidRequestError("Give the prompts of a batch in a list.")
+        options = with_named(options or Options(), named) if named else options
         scheduler = Scheduler(parallel)
         sequences, answers = list[Sequence](), list[tuple[EventStream, Completion]]()
         for one in asked:

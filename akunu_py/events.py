@@ -108,6 +108,9 @@ class Completion:
         """The text, up to a stop string."""
         return "".join([piece.text for piece in self.pieces])
 
+    def __str__(self) -> str:
+        return self.text
+
     def add(self, event: Event) -> None:
         """Adds the next event."""
         self.pieces.extend(event.pieces)
@@ -121,19 +124,31 @@ class Completion:
 
 
 class Answering:
-    """The events of an answer that is computed while they are read, with `for` or with `async for`,
-    which lets other tasks run before each round."""
+    """The events of an answer that is computed while they are read, and their sum so far.
 
-    def __init__(self, events: Generator[Event, None, None]) -> None:
-        self._events = events
+    They are read with `for`, or with `async for`, which lets other tasks run before each round;
+    reading the prompt holds them up. Leaving it as a context manager ends the answer.
+    """
+
+    def __init__(self, events: Generator[Event, None, None], completion: Completion) -> None:
+        self.completion = completion
         self.close = events.close
         """Ends the answer."""
+        self._events = events
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
-        return next(self._events)
+        event = next(self._events)
+        self.completion.add(event)
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -141,7 +156,7 @@ class Answering:
     async def __anext__(self) -> Event:
         await asyncio.sleep(0)
         try:
-            return next(self._events)
+            return next(self)
         except StopIteration:
             raise StopAsyncIteration from None
 

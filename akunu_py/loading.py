@@ -1,9 +1,8 @@
 """From the options of a model to an engine, on one machine or on several."""
 
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.calibration.measure import Calibrate, find_cost_curve
@@ -15,17 +14,16 @@ from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model.files import find_model, tokenizer_fingerprint
 from akunu_py.model.loading import fit_caches, load_network, load_target
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import ModelOptions
+from akunu_py.option_field import with_named
+from akunu_py.options import BUNDLED_MODEL, ModelOptions
 from akunu_py.package import __version__
 from akunu_py.ranks.group import Ranks, find_ranks
 from akunu_py.ranks.mirror import RankedModel, follow
 from akunu_py.ranks.sharding import sampled_weights, take_share
 
-_BUNDLED: Final = ModelOptions()
-
 
 def load(
-    model: ModelOptions | str | Path = _BUNDLED,
+    model: ModelOptions | str | Path = BUNDLED_MODEL,
     *,
     calibrate: Calibrate = find_cost_curve,
     **named: Any,
@@ -47,7 +45,7 @@ def load(
             compute for that one.
     """
     options = model if isinstance(model, ModelOptions) else ModelOptions(str(model))
-    options = replace(options, **named)
+    options = with_named(options, named)
     backend = find_backend()
     ranks = find_ranks(options.rank_timeout)
     if ranks is not None:

@@ -9,14 +9,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from akunu_py.errors import InvalidRequestError
 
@@ -24,6 +24,9 @@ PLANNED: Final = "auto"
 """The word that leaves the number of draft tokens to the planner."""
 NO_LIMIT: Final = -1
 
+T = TypeVar("T")
+
+_MOST_MEANT: Final = 3
 _OPTION: Final = "option"
 _PART: Final = "part"
 _SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -215,11 +218,50 @@ def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
     }
 
 
+def documented(kind: type[T]) -> type[T]:
+    """Adds what the options of a dataclass are for to its docstring."""
+    declared: Any = kind
+    lines = [f"        {it.name}: {it.help}." for it in options_in(declared).values()]
+    kind.__doc__ = "\n".join((f"{(kind.__doc__ or '').rstrip()}\n\n    Attributes:", *lines, ""))
+    return kind
+
+
+def with_named(options: T, named: Mapping[str, Any]) -> T:
+    """The options with others by their names; an unknown name is an `InvalidRequestError`."""
+    kind: Any = options.__class__
+    known = options_in(kind)
+    for name in named:
+        if name not in known:
+            meant = [it.name for it in known.values() if name in it.wire]
+            hint = f"did you mean {meant[0]}?" if meant else did_you_mean(name, list(known))
+            raise InvalidRequestError(
+                f"There is no option `{name}`; {hint or f'see `help(akunu_py.{kind.__name__})`.'}"
+            )
+    return replace(options, **named)  # type: ignore[type-var]
+
+
+def did_you_mean(word: str, names: Sequence[str]) -> str:
+    """A question with the names that are meant: first those that begin like the word, or it like
+    them. It is empty if no name is similar.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
+
+    meant = [name for name in names if name.startswith(word) or word.startswith(name)]
+    if not 0 < len(meant) <= _MOST_MEANT:
+        meant = get_close_matches(word, names, n=1)
+    return f"did you mean {' or '.join(meant)}?" if meant else ""
+
+
 def check_options(options: Any) -> None:
-    """Refuses values of the wrong type and numbers out of range; for `__post_init__`."""
+    """Refuses values of another type, and numbers outside their range, and makes tuples of lists;
+    for `__post_init__`."""
     hints = _hints_of(options.__class__)
     for name, declared in options_in(options.__class__).items():
         value, within = getattr(options, name), declared.within
+        if isinstance(declared.default, tuple) and isinstance(value, str | list | Mapping):
+            value = value.items() if isinstance(value, Mapping) else value
+            value = (value,) if isinstance(value, str) else tuple(value)
+            object.__setattr__(options, name, value)
         if not _is_a(value, hints[name]):
             raise InvalidRequestError(f"`{name}` must be {_named(hints[name])}, not {value!r}.")
         for each in value if isinstance(value, tuple) else (value,):

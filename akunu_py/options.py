@@ -20,6 +20,7 @@ from akunu_py.option_field import (
     byte_count,
     chat_template,
     check_options,
+    documented,
     draft_tokens,
     file_text,
     json_object,
@@ -92,6 +93,7 @@ class KVQuantization:
         return f"{self.bits} bits in groups of {self.group_size}{begin}"
 
 
+@documented
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model to load, and how. Contradictory options are refused.
@@ -168,6 +170,11 @@ class ModelOptions:
         if self.prompt_cache_dir is not None and self.prompt_cache_file is not None:
             raise InvalidRequestError("Set `prompt_cache_dir` or `prompt_cache_file`, not both.")
 
+    @property
+    def is_bundled(self) -> bool:
+        """Whether it is the bundled model as it comes."""
+        return self.name == BUNDLED_MODEL and self.adapter_path is None
+
     def kv_quantization(self, form: KVForm) -> KVQuantization | None:
         """How keys and values are quantized, in the form that suits the machine; None if not."""
         if self.kv_bits is None:
@@ -238,25 +245,34 @@ class Reasoning:
 
     Attributes:
         start, end: the marks around it.
-        is_open: whether the prompt already ends with `start`.
-        budget: the most tokens of reasoning before a grammar; None for no limit.
+        is_open: whether the prompt ends with the first one.
+        budget: how many tokens it may have before a grammar; None sets no limit.
+        again: begins another message, if answers are messages with headers; then there may be
+            several with reasoning.
+        headers: of messages that are text, the usual one first.
     """
 
     start: str
     end: str
     is_open: bool = False
     budget: int | None = None
+    again: str = ""
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """When a grammar applies to parts of an answer only. A part begins where the model emits `mark`
-    (text or control tokens), with which the grammar itself begins too, and ends where the grammar
-    is complete. With `once`, the answer ends with the first part.
+    """When a grammar holds for parts of an answer only: each begins with a `mark`, text or control
+    tokens, with which the grammar itself begins and which the model has emitted, and ends where
+    the grammar is complete. The answer ends with the first part if it is allowed only `once`.
+
+    With `headers`, the answer itself begins with a part, without the mark, and goes on after a part
+    that is only a header.
     """
 
     mark: str
     once: bool = False
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +289,10 @@ class Grammar:
         kind: the language of `source`.
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
-        wake: which parts must match; None for the whole answer.
-        unmet: the constraints of a schema that the grammar cannot enforce.
-        compiled: the result of `Engine.compile`.
+        wake: when it holds; None for the whole answer.
+        headed: whether the headers of messages (see `Reasoning`) are in it.
+        unmet: what a schema demands that the grammar cannot hold an answer to.
+        compiled: what `Engine.compile` made of it.
 
     Raises:
         InvalidRequestError: if the kind is unknown, or a schema is not JSON.
@@ -284,6 +301,7 @@ class Grammar:
     kind: GrammarKind
     source: str
     wake: Wake | None = None
+    headed: bool = False
     unmet: tuple[str, ...] = ()
     compiled: object = field(default=None, compare=False, repr=False)
 
@@ -328,6 +346,7 @@ def _schema_file(word: str) -> Grammar:
         raise UnreadableWordError(str(error)) from None
 
 
+@documented
 @dataclass(frozen=True)
 class Options(Sampling):
     """The options of a request. Values that make no sense are refused.

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-__version__: Final = "0.1.0"
+__version__: Final = "1.0.0"
 
 CACHE_VARIABLE: Final = "AKUNU_CACHE"
 """The environment variable that sets another folder for the cache."""

@@ -56,8 +56,13 @@ def encode_prompt(
         filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
         tokens, end_tokens = filling.tokens, filling.end_tokens
     else:
+        if not isinstance(asked, str | list | tuple | array):
+            raise InvalidRequestError(
+                "A prompt is text, a list of token ids or a list of messages, not "
+                f"{type(asked).__name__}."
+            )
         if not isinstance(asked, str) and asked and isinstance(asked[0], Mapping):
-            asked = tokenizer.render_chat(_messages(asked), open_answer=True)
+            asked = tokenizer.render_chat(messages_of(asked), open_answer=True)
         try:
             tokens = (
                 tokenizer.encode(asked, most=limit)
@@ -85,7 +90,10 @@ def encode_prompt(
     return EncodedPrompt(array("I", tokens), end_tokens | tokenizer.end_tokens, gap)
 
 
-def _messages(asked: Sequence[Any]) -> list[Message]:
+def messages_of(asked: Any) -> list[Message]:
+    """The messages of a conversation, or an `InvalidRequestError`."""
+    if not isinstance(asked, list | tuple):
+        raise InvalidRequestError(f"Give messages in a list, not as {type(asked).__name__}.")
     for one in asked:
         if not (isinstance(one, Mapping) and {"role", "content"} <= one.keys()):
             raise InvalidRequestError(

@@ -116,16 +116,16 @@ class EngineWorker:
         self._check_waiter()
         return self.submit(task).result()
 
-    def submit(self, task: "Callable[[Engine], T]") -> "Future[T]":
-        """Like `call`, but without waiting. If the future is cancelled in time, the function does
-        not run.
+    def submit(self, task: "Callable[[Engine], T]", *, queues: bool = True) -> "Future[T]":
+        """The same without waiting. If the future is cancelled in time, the function does not run.
+        `queues` is whether the limit of the queue holds.
 
         Raises:
             QueueFullError: if the queue is full.
         """
         outcome: Future[T] = Future()
         arrival = self.scheduler.next_arrival()
-        self._put(lambda: self._calls.append((arrival, task, outcome)), queues=True)  # type: ignore[arg-type]
+        self._put(lambda: self._calls.append((arrival, task, outcome)), queues=queues)  # type: ignore[arg-type]
         return outcome
 
     def stream(
@@ -239,17 +239,18 @@ class EngineWorker:
                 return None
             return self._calls.popleft()
 
-    def _make_calls(self, engine: "Engine") -> None:
-        while (call := self._next_call()) is not None:
-            _, task, outcome = call
-            if not outcome.set_running_or_notify_cancel():
-                continue
-            self._calling = True
-            try:
-                outcome.set_result(task(engine))
-            except BaseException as error:
-                outcome.set_exception(error)
-            self._calling = False
+    def _make_call(self, engine: "Engine") -> None:
+        """Makes the next call; only one in a turn, because it may be a forward pass."""
+        call = self._next_call()
+        if call is None or not call[2].set_running_or_notify_cancel():
+            return
+        _, task, outcome = call
+        self._calling = True
+        try:
+            outcome.set_result(task(engine))
+        except BaseException as error:
+            outcome.set_exception(error)
+        self._calling = False
 
     def _serve(self, engine: "Engine") -> None:
         """Computes one forward pass after another, and makes waiting calls in between, until it is
@@ -258,7 +259,7 @@ class EngineWorker:
         while scheduler.running or self._await(self._idle_work(engine)):
             try:
                 with self._turns.turn(scheduler.rank, lambda: bool(scheduler.running)):
-                    self._make_calls(engine)
+                    self._make_call(engine)
                     scheduler.admit(runner)
                     if self._closed:
                         for sequence in scheduler.running:

@@ -50,6 +50,10 @@ _LIKE_M1: Final = RowClass(1, ((0, 5),))
 _M1: Final = "m1, m2 (stand-in)"
 _SAMPLED: Final = Sampling(temperature=0.8)
 _FORMS: Final = ("4 bits", "16 bits", "float32")
+_NETWORK: Final[dict[str, Any]] = {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}
 
 
 @contextmanager
@@ -58,10 +62,10 @@ def simulated(chip: Chip) -> Iterator[TargetModel]:
     with TemporaryDirectory() as folder:
         write_tiny_model(Path(folder))
         loaded = load_target(ModelOptions(folder, weights="dense"), find_backend())
-    network = make_network("llama")
+    network, settings = make_network("llama", **_NETWORK), config("llama", **_NETWORK)
     round_as(chip, network)
     with attention_of(chip):
-        yield TargetModel(network, loaded.tokenizer, config("llama"), name="tiny", layout="dense")
+        yield TargetModel(network, loaded.tokenizer, settings, name="tiny", layout="dense")
 
 
 class Examination:

@@ -5,6 +5,7 @@ read it keeps in its cache, as ids in place of keys, so that rollback and reuse 
 """
 
 import json
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,17 @@ class ParrotNetwork:
     def __call__(self, tokens: mx.array, cache: list[Any]) -> mx.array:
         ids = tokens[:, None, :, None].astype(mx.float32)
         history = cache[0].update_and_fetch(ids, ids)[0].flatten().astype(mx.int32).tolist()
-        first = len(history) - tokens.size + 1
-        chosen = [self._after(history[:length]) for length in range(first, len(history) + 1)]
+        begins = [at for at, token in enumerate(history) if token == self._begin]
+        ended = [*history, self._newline]
+        texts = [1 + ended.index(self._newline, at) for at in begins]
+        chosen = []
+        for length in range(len(history) - tokens.size + 1, len(history) + 1):
+            turn = bisect_left(begins, length) - 1
+            chosen.append(self._end)
+            if turn > 0 and texts[turn] <= length:
+                spoken = texts[turn - 1] + length - texts[turn]
+                if spoken < begins[turn]:
+                    chosen[-1] = history[spoken]
         return mx.where(mx.arange(VOCABULARY) == mx.array(chosen)[:, None], 20.0, 0.0)[None]
 
     def parameters(self) -> dict[str, mx.array]:
@@ -53,22 +63,13 @@ class ParrotNetwork:
         """None, for the same reason."""
         return {}
 
-    def _after(self, history: list[int]) -> int:
-        begins = [index for index, token in enumerate(history) if token == self._begin]
-        if len(begins) < 2 or self._newline not in history[begins[-1] :]:
-            return self._end
-        answer = history.index(self._newline, begins[-1]) + 1
-        message = history.index(self._newline, begins[-2]) + 1
-        spoken = message + len(history) - answer
-        return history[spoken] if spoken < begins[-1] else self._end
 
-
-def parrot_engine(folder: Path) -> Engine:
+def parrot_engine(folder: Path, template: str = TEMPLATE) -> Engine:
     """An engine on a parrot, which was made for chats: it thinks, and knows tools, but no gaps."""
     write_tiny_model(folder, max_position_embeddings=16384)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(
-        json.dumps(settings | {"chat_template": TEMPLATE})
+        json.dumps(settings | {"chat_template": template})
     )
     rename_tokens(folder / "tokenizer.json", "<think>", "</think>", "<none>")
     backend = find_backend()

@@ -16,6 +16,7 @@ from akunu_py.options import Options
 from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import Step
 from akunu_py.text.call_reader import ToolCall
+from tests.chat_templates import TEMPLATES, templated_engine
 from tests.tiny_model import CHAT_TEMPLATE, rename_tokens, write_tiny_model
 
 NAME = "call_it"
@@ -67,6 +68,8 @@ def joined(steps: Iterable[Step]) -> Part:
 
 def engine_of(family: str, folder: Path) -> Engine:
     """The tiny model as one of a family."""
+    if family in TEMPLATES:
+        return templated_engine(folder, TEMPLATES[family])
     path = write_tiny_model(folder) / "tokenizer_config.json"
     if family in _ADDED:
         rename_tokens(folder / "tokenizer.json", *_ADDED[family])
@@ -80,21 +83,23 @@ def check_call(engine: Engine, seed: int) -> Completion:
     and whole, and its arguments are valid."""
     tools = random_tools(seed)
     options = Options(900, temperature=1.0, seed=seed, drafter="ngram")
-    job = ChatJob.begin(
-        engine.tokenizer, MESSAGES, options, Tools(tuple(tools), must_call=True, one_call=True), {}
-    )
+    must = Tools(tuple(tools), must_call=True, one_call=True)
+    job = ChatJob.begin(engine.tokenizer, MESSAGES, options, must, {}, budget=20)
     completion = engine.generate(str(job.prompt), job.options)
     assert completion.finish_reason == "eos", completion.text
     parser = job.parser()
-    streamed = [step for piece in completion.pieces for step in parser.feed(piece.text)]
+    streamed = [
+        step for piece in completion.pieces for step in parser.feed(piece.text, piece.thought)
+    ]
     found = joined([*streamed, *parser.finish()])
     whole = job.parser()
-    assert joined([*whole.feed(completion.text), *whole.finish()]) == found
+    thought = sum(piece.thought for piece in completion.pieces)
+    assert joined([*whole.feed(completion.text, thought), *whole.finish()]) == found
     (call,) = found.calls
     assert not found.content
     format_ = engine.tokenizer.answer_format
     if call.arguments != "{}" or "longcat" not in format_.call_start:
-        text = completion.text.removeprefix(format_.call_start).removesuffix(format_.call_end)
+        text = completion.text.partition(format_.call_start)[2].removesuffix(format_.call_end)
         assert format_.read_calls(text, tools)
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     assert is_valid(json.loads(call.arguments), schemas[call.name]), call

@@ -1,6 +1,7 @@
 """What a program relies on: the names of the package, their examples, and what they refuse."""
 
 import asyncio
+from collections.abc import Callable
 from doctest import DocTestFinder, DocTestRunner
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def test_examples_show_what_happens(name: str, bundled: Engine) -> None:
         ({"seed": True}, "`seed` must be a whole number, not True"),
         ({"drafter": 5}, "`drafter` must be a string, not 5"),
         ({"exact": "yes"}, "`exact` must be True or False, not 'yes'"),
-        ({"stop": "ab"}, "`stop` must be a tuple of strings, not 'ab'"),
+        ({"stop": 5}, "`stop` must be a tuple of strings, not 5"),
         ({"references": ("a", 1)}, "`references` must be a tuple of strings"),
         ({"grammar": "{}"}, "`grammar` must be a Grammar, not '{}'"),
         ({"logit_bias": ((1, "a"),)}, "`logit_bias` must be a tuple of pairs"),
@@ -60,9 +61,42 @@ def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> Non
     named = bundled.generate(PROMPT, max_tokens=9, temperature=0.9, seed=3)
     assert named.token_ids == bundled.generate(PROMPT, options).token_ids
     assert len(bundled.generate(PROMPT, options, max_tokens=2).token_ids) == 2
-    with pytest.raises(TypeError, match="temprature"):
-        bundled.generate(PROMPT, temprature=1)
+    assert akunu_py.Options(stop=["a"], logit_bias={5: 1.0}) == akunu_py.Options(  # type: ignore[arg-type]
+        stop=("a",), logit_bias=((5, 1.0),)
+    )
+    together = bundled.generate_batch([PROMPT] * 2, max_tokens=9, temperature=0.9, seed=3)
+    assert [one.token_ids for one in together] == [named.token_ids] * 2
     assert akunu_py.load(tiny_model_dir, max_context=64).context_limit == 64
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda engine: engine.generate(PROMPT, temprature=1), "did you mean temperature"),
+        (lambda engine: engine.generate(PROMPT, temp=1), "did you mean temperature"),
+        (lambda _: akunu_py.load(max_contxt=64), "did you mean max_context"),
+        (lambda engine: engine.generate(3), "not int"),
+        (lambda engine: engine.generate({"role": "user"}), "not dict"),
+        (lambda engine: engine.generate(b"x"), "not bytes"),
+        (lambda engine: engine.chat(None), "not as NoneType"),
+        (lambda engine: engine.chat(["hi"]), "unlike 'hi'"),
+        (lambda engine: engine.generate_batch("abc"), "in a list"),
+    ],
+)
+def test_what_makes_no_sense_is_a_sentence(
+    bundled: Engine, ask: Callable[[Engine], object], sentence: str
+) -> None:
+    with pytest.raises(akunu_py.AkunuError, match=sentence):
+        ask(bundled)
+
+
+def test_an_answer_that_another_request_ended_says_so(bundled: Engine) -> None:
+    first = bundled.stream(PROMPT, max_tokens=40, drafter="none")
+    next(first)
+    with bundled.stream(PROMPT, max_tokens=2) as second:
+        assert "".join(event.text for event in second) == str(second.completion)
+    with pytest.raises(akunu_py.AkunuError, match="Another request has ended this answer"):
+        list(first)
 
 
 def test_a_conversation_is_answered_in_the_template(bundled: Engine) -> None:

@@ -40,6 +40,9 @@ from tests.planning.curves import FLAT
 
 PREFILL_STEP = 2 * WINDOW + 5
 GREEDY = Options(12, drafter="script", num_draft_tokens=4)
+SHORTER = replace(GREEDY, max_tokens=6)
+SAID = 5
+"""How many tokens of an answer the next turn repeats."""
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, seed=11)
 OPTIONS = {
     "exact and sampled": replace(GREEDY, exact=True).sampled_as(SAMPLED),
@@ -88,6 +91,11 @@ class Subject:
             self.engine.reset()
             self._answers[key] = self.engine.generate(prompt, plain)
         return self._answers[key]
+
+    def next_turn(self) -> list[int]:
+        """The prompt, its answer, and some more."""
+        answer = self.plain(PROMPT, GREEDY).token_ids
+        return [*PROMPT, *answer[:SAID], *random_tokens(2, 4)]
 
     def is_in_blocks(self, options: Options) -> bool:
         """Whether all forwards of an answer have the same shape."""
@@ -147,10 +155,7 @@ def test_drafts_change_nothing(subject: Subject, options: Options) -> None:
 def test_reused_prefixes_change_nothing(subject: Subject) -> None:
     if not subject.speculates:
         pytest.skip("Where a prompt is cut into forwards changes its text.")
-    answer, shorter = subject.plain(PROMPT, GREEDY).token_ids, replace(GREEDY, max_tokens=8)
-    into_the_answer = [*PROMPT, *answer[:5], *random_tokens(2, 4)]
-    into_the_prompt = [*PROMPT[:23], *random_tokens(3, 9)]
-    others = [(into_the_answer, shorter), (into_the_prompt, shorter)]
+    others = [(subject.next_turn(), SHORTER), ([*PROMPT[:23], *random_tokens(3, 9)], SHORTER)]
     for prompt, options in others:
         subject.plain(prompt, options)
     subject.engine.reset()
@@ -199,14 +204,13 @@ def test_a_restart_goes_on_from_the_disk(subject: Subject, tmp_path: Path) -> No
         store = PromptStore(tmp_path, model.fingerprint, model.sample_cache())
         return Engine(model, find_backend(), prefill_step_size=PREFILL_STEP, prompt_store=store)
 
-    model, options = subject.engine.model, Options(4, drafter="none")
+    model, prompt = subject.engine.model, subject.next_turn()
     before = start()
-    answer = before.generate(PROMPT, options).token_ids
+    before.generate(PROMPT, Options(SAID, drafter="none"))
     before.save_prompts(closing=True)
-    prompt = [*PROMPT, *answer, *random_tokens(2, 9)]
-    again = start().generate(prompt, options)
-    assert again.stats.cached_tokens >= len(PROMPT) + len(answer) - 1
-    assert again.token_ids == subject.plain(prompt, options).token_ids
+    again = start().generate(prompt, replace(SHORTER, drafter="none"))
+    assert again.stats.cached_tokens >= len(PROMPT) + SAID - 1
+    assert again.token_ids == subject.plain(prompt, SHORTER).token_ids
 
 
 @pytest.mark.parametrize("name", UNLIKE_ITSELF)

@@ -17,7 +17,7 @@ from akunu_py.cli.terminal import EXAMPLES
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))
 PROGRAM = ["python", "-m", "akunu_py"]
 
 on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

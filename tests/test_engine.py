@@ -178,22 +178,6 @@ def test_no_limit_continues_to_the_end_of_the_context(tiny_model_dir: Path) -> N
 
 
 class TestPrefixReuse:
-    def test_only_what_is_new_is_computed(self, engine: Engine) -> None:
-        prompt = random_prompt(1, 60)
-        first = engine.generate(prompt, Options(max_tokens=20))
-        assert first.stats.cached_tokens == 0
-        following = [*prompt, *first.token_ids, 9, 8, 7]
-        second = engine.generate(following, Options(max_tokens=20))
-        assert second.stats.cached_tokens >= len(following) - 4
-
-    def test_a_reused_prefix_changes_nothing(self, engine: Engine) -> None:
-        prompts = [random_prompt(seed, 25) for seed in range(3)]
-        prompts += [prompts[0][:10] + prompts[1], prompts[0], prompts[0][:5]]
-        reused = [engine.generate(prompt, Options(max_tokens=24)).token_ids for prompt in prompts]
-        for prompt, tokens in zip(prompts, reused, strict=True):
-            engine.reset()
-            assert engine.generate(prompt, Options(max_tokens=24)).token_ids == tokens
-
     def test_an_answer_broken_off_leaves_a_usable_cache(self, engine: Engine) -> None:
         prompt = random_prompt(2, 40)
         whole = engine.generate(prompt, Options(max_tokens=40)).token_ids
@@ -286,7 +270,6 @@ class TestCancelling:
         (PROMPT, {"logit_bias": ((320, 1.0),)}, "no token 320 to bias"),
         (PROMPT, {"max_tokens": -3}, "0 or more, not -3"),
         (PROMPT, {"max_tokens": "x"}, "must be a whole number, not 'x'"),
-        (PROMPT, {"stop": "ab"}, "`stop` must be a tuple of strings, not 'ab'"),
         (PROMPT, {"stop": (5,)}, "`stop` must be a tuple of strings"),
         (PROMPT, {"stop": ("",)}, "must not be empty"),
     ],
@@ -346,7 +329,8 @@ def test_a_request_ends_the_one_before_it(engine: Engine) -> None:
     abandoned = engine.stream(random_prompt(6), Options(max_tokens=30))
     next(abandoned)
     assert engine.generate(random_prompt(7), Options(max_tokens=30)).token_ids == alone
-    assert list(abandoned) == []
+    with pytest.raises(InvalidRequestError, match="Another request has ended"):
+        list(abandoned)
     again = engine.generate(random_prompt(6), Options(max_tokens=30))
     engine.reset()
     assert engine.generate(random_prompt(6), Options(max_tokens=30)).token_ids == again.token_ids
@@ -378,32 +362,6 @@ def test_memory_follows_the_answer_and_not_its_limit(tmp_path: Path) -> None:
 
 
 class TestSeveralCaches:
-    def test_each_conversation_keeps_its_own(self, engine: Engine) -> None:
-        prompts = [random_prompt(seed, 60) for seed in range(5)]
-        alone = []
-        for prompt in prompts:
-            engine.reset()
-            alone.append(engine.generate(prompt, Options(max_tokens=20)).token_ids)
-        engine.reset()
-        for round_ in range(2):
-            for prompt, tokens in zip(prompts, alone, strict=True):
-                answer = engine.generate(prompt, Options(max_tokens=20))
-                assert answer.token_ids == tokens
-                assert answer.stats.cached_tokens == round_ * (len(prompt) - 1)
-        assert len(engine.slots) == 5
-
-    def test_a_shared_beginning_is_copied_and_not_computed(self, engine: Engine) -> None:
-        shared, long = random_prompt(1, 50), random_prompt(2, 200)
-        following = [*shared, *random_prompt(3, 30)]
-        alone = engine.generate(following, Options(max_tokens=20)).token_ids
-        engine.reset()
-        engine.generate([*shared, *long], Options(max_tokens=1))
-        answer = engine.generate(following, Options(max_tokens=20))
-        assert answer.stats.cached_tokens == 50
-        assert answer.token_ids == alone
-        again = engine.generate([*shared, *long], Options(max_tokens=1))
-        assert again.stats.cached_tokens == 249, "the longer one was left alone"
-
     def test_a_slot_can_be_asked_for(self, engine: Engine) -> None:
         prompt = random_prompt(1, 40)
         engine.generate(prompt, Options(max_tokens=1, slot=7))
@@ -411,17 +369,3 @@ class TestSeveralCaches:
         assert [(slot.id, slot.tokens) for slot in engine.slots] == [(7, 40)]
         with pytest.raises(InvalidRequestError, match="from 0 to 15, not 16"):
             Options(slot=16)
-
-    def test_memory_is_bounded_and_one_request_always_served(self, tiny_model_dir: Path) -> None:
-        engine = akunu_py.load(akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_bytes=1))
-        for seed in range(3):
-            engine.generate(random_prompt(seed, 40), Options(max_tokens=1))
-            assert [slot.tokens for slot in engine.slots] == [40]
-        (slot,) = engine.slots
-        roomy = akunu_py.load(
-            akunu_py.ModelOptions(str(tiny_model_dir), prompt_cache_bytes=2 * slot.nbytes)
-        )
-        for seed in range(4):
-            roomy.generate(random_prompt(seed, 40), Options(max_tokens=1))
-        assert len(roomy.slots) == 2
-        assert sum(slot.nbytes for slot in roomy.slots) <= 2 * slot.nbytes

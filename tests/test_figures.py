@@ -23,11 +23,12 @@ PAGES = [
 ]
 KNOWN = {
     "README.md": {"3.11"},
-    "agents.md": {"2.5", "3.1", "3.3", "4.5", "4.7", "0.171", "2.1", "0.86"},
+    "agents.md": {"2.5", "3.1", "3.3", "4.5", "4.7", "0.171", "2.1", "0.86", "1.18"},
     "drafters.md": {"1.2%"},
     "editors.md": {"0.8", "0.95", "0.05"},
     "machines.md": {"26.2", "3.5", "20 milliseconds"},
-    "macs.md": {"3.11", "3.13", "3.14", "0.97", "100 ms"},
+    "install.md": {"2.35", "3.11", "3.13", "3.14", "3.15", "22.04"},
+    "macs.md": {"0.97", "100 ms"},
 }
 """By page, what passages without a record may say: limits that the code sets, and versions."""
 

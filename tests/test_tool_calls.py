@@ -1,6 +1,7 @@
 """Tool calls of a model that says random tokens: each one parses and validates."""
 
 import json
+import os
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from akunu_py.prompt import encode_references
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.server.conversation import ChatJob, Tools
+from tests.chat_templates import TEMPLATES
 from tests.random_calls import FAMILIES, MAIN, MESSAGES, Part, check_call, engine_of, joined
 from tests.tiny_model import VOCABULARY
 
@@ -25,9 +27,13 @@ def family_engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return cache(lambda family: engine_of(family, tmp_path_factory.mktemp("models") / "tiny"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+SEEDS = int(os.environ.get("AKUNU_CALLS", "0"))
+"""How many random schemas, for a longer run."""
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *TEMPLATES])
 def test_every_call_is_valid(family_engine: Any, family: str) -> None:
-    seeds = range(3) if family in MAIN else range(5, 7)
+    seeds = range(SEEDS or 3) if family in MAIN else range(5, 5 + (SEEDS or 2))
     completions = [check_call(family_engine(family), seed) for seed in seeds]
     assert sum(completion.stats.accepted for completion in completions) > 0
 
@@ -240,7 +246,7 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
     list(begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>"))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *TEMPLATES])
 def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: str) -> None:
     """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""
     engine = family_engine(family)

@@ -3,14 +3,17 @@
 The prompt appears immediately; the model loads meanwhile, on a thread of its own.
 """
 
+import re
 import sys
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.cli.conversation import Conversation
-from akunu_py.cli.loading import fetch_model, load_engine
+from akunu_py.cli.conversation import Conversation, Turn
+from akunu_py.cli.loading import check_ability, fetch_model, load_engine
+from akunu_py.cli.render import UNFINISHED
 from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import LeaveChatError, run_command
+from akunu_py.edits.parts import NO_PYTHON, parse_python
 from akunu_py.errors import AkunuError, BackendError, ContextOverflowError
 from akunu_py.worker import EngineWorker
 
@@ -18,11 +21,13 @@ if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
 _SECONDS_TO_STOP: Final = 3.0
+_CODE: Final = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(settings: ChatSettings) -> int:
     """Runs a conversation on the terminal or through a pipe; in a pipe, an error ends it."""
     fetch_model(settings.model)
+    check_ability(settings.model)
     on_terminal = bool(sys.stdin and sys.stdin.isatty() and sys.stdout.isatty())
     if on_terminal:  # imported before the engine's thread competes for the interpreter
         from akunu_py.cli.terminal import (  # noqa: PLC0415  (a pipe needs no line editor)
@@ -43,18 +48,31 @@ def run(settings: ChatSettings) -> int:
             show_drafts=settings.show_drafts,
             progress=screen.progress,
         )
-        Chat(conversation, screen).run()
+        Chat(conversation, screen, doubts=settings.model.is_bundled).run()
     finally:
         worker.close(_SECONDS_TO_STOP)
     return 0
 
 
-class Chat:
-    """Connects a screen and a conversation."""
+def doubt_of(turn: Turn) -> str | None:
+    """What is wrong with the code of an answer, for the user; None if nothing is."""
+    for code in () if turn.finish in UNFINISHED else _CODE.findall(turn.text):
+        try:
+            parse_python(code)
+        except NO_PYTHON:
+            return "The code in this answer is not valid Python."
+        if code.strip() in turn.question:
+            return "The code in this answer is unchanged."
+    return None
 
-    def __init__(self, conversation: Conversation, screen: Screen) -> None:
+
+class Chat:
+    """Connects a screen and a conversation; says under an answer what it `doubts`, if it does."""
+
+    def __init__(self, conversation: Conversation, screen: Screen, *, doubts: bool) -> None:
         self._conversation = conversation
         self._screen = screen
+        self._doubts = doubts
         self._showed_notices = False
 
     def run(self) -> None:
@@ -85,6 +103,8 @@ class Chat:
             self._screen.show_turn(reply, show_drafts=self._conversation.show_drafts)
         except RuntimeError as error:
             raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
+        if self._doubts and (doubt := doubt_of(reply)):
+            self._screen.notice(doubt)
 
     def _prepare(self) -> None:
         engine = self._screen.await_model()

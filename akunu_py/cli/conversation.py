@@ -93,7 +93,7 @@ class Conversation:
         self.messages = [
             *turn.messages_before,
             {"role": "user", "content": turn.question},
-            {"role": "assistant", "content": turn.text},
+            {"role": "assistant", "content": turn.answer},
         ]
         self._last = turn
         self.stats.append(turn.stats)
@@ -115,9 +115,10 @@ class Conversation:
 class Turn:
     """A question and its answer; iterating over the turn produces the answer.
 
-    At the end, the conversation keeps both, even if the answer was cut short. Only a turn cancelled
-    before its first token leaves no trace. The worker's thread makes the `transcript` of the
-    earlier turns, from that of the `previous` turn or from the messages.
+    At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
+    cancelled before its first token leaves no trace. The worker's thread makes the `transcript` of
+    what was said before, from that of the `previous` turn or from the messages. The
+    `answer` is the text without its reasoning.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Turn:
         self.transcript: ChatTranscript | None = None
         self.prompt: list[int] = []
         self.tokens: list[int] = []
-        self.text = ""
+        self.text = self.answer = ""
         self.stats = Stats()
         self.finish: Finish | None = None
         self._conversation = conversation
@@ -155,8 +156,11 @@ class Turn:
                     continue
                 self.tokens.extend(event.tokens)
                 self.text += event.text
+                self.answer += "".join(piece.text[piece.thought :] for piece in event.pieces)
                 self.stats, self.finish = event.stats, event.finish_reason
                 yield event
+        if self.answer != self.text:
+            self.answer = self.answer.lstrip()
         if self.kept:
             talk.keep(self)
 
@@ -181,7 +185,7 @@ class Turn:
         last = self._previous
         if last is None or last.transcript is None:
             return ChatTranscript(engine.tokenizer, self.messages_before)
-        return last.transcript.after_turn(last.question, last.prompt, last.text, last.tokens)
+        return last.transcript.after_turn(last.question, last.prompt, last.answer, last.tokens)
 
 
 def system_messages(text: str | None) -> list[Message]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from akunu_py.cli.loading import load_engine, measure_costs_with_bar
+from akunu_py.cli.loading import check_ability, load_engine, measure_costs_with_bar
 from akunu_py.cli.render import count, gain, palette_for, prefill_bar, printable, tell
 from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
@@ -44,6 +44,7 @@ def run(settings: EditSettings) -> int:
     files, found = _read_all(settings.files)
     if not files:
         raise InvalidRequestError("There is no text to edit.")
+    check_ability(settings.model)
     engine = load_engine(settings.model)
     for notice in engine.notices:
         tell(notice)

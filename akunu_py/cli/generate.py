@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from akunu_py.cli.conversation import system_messages
-from akunu_py.cli.loading import load_engine
+from akunu_py.cli.loading import check_ability, load_engine
 from akunu_py.cli.render import (
     UNFINISHED,
     AnswerWriter,
@@ -35,6 +35,7 @@ _CUT = 4
 def run(settings: GenerateSettings) -> int:
     """Prints the completion; notices, progress and speed go to standard error."""
     prompt = read_text() if settings.prompt == _STANDARD_INPUT else settings.prompt
+    check_ability(settings.model)
     engine = load_engine(settings.model)
     for notice in engine.notices:
         tell(notice)

@@ -6,8 +6,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from akunu_py.cli.render import ProgressBar
+from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.files import find_adapter, find_model, is_hub_name
+from akunu_py.model.library import LocalModel
 from akunu_py.options import ModelOptions
 from akunu_py.planning.cost_curve import MEASURED
 
@@ -56,6 +58,14 @@ def find_row_class_with_bar(
         return find_row_class(
             engine.model, engine.backend, curve, most_price=most_price, progress=bar
         )
+
+
+def check_ability(options: ModelOptions) -> None:
+    """Refuses a model that generates no text, and fetches one that is not here."""
+    model = LocalModel.named(options.name)
+    if model.ability != "completion":
+        why = f"{model.name} is for {model.ability}, not for completion: name another model"
+        raise InvalidRequestError(f"{why}; `serve` offers its vectors or its rankings.")
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:

@@ -5,10 +5,11 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from akunu_py.cli.render import printable
 from akunu_py.cli.settings import ListSettings, PsSettings, PullSettings, RmSettings, ShowSettings
@@ -53,7 +54,11 @@ def _pull(settings: PullSettings) -> int:
 
 
 def _list(settings: ListSettings) -> int:
-    models, room = list(all_local_models(settings.models_dirs)), _room()
+    models = list(all_local_models(settings.models_dirs))
+    if settings.names:
+        print(*(printable(model.name) for model in models), sep="\n")
+        return 0
+    room = _room()
     if settings.as_json:
         print(json.dumps([_described(model, room) for model in models]))
         return 0
@@ -101,22 +106,28 @@ def _show(settings: ShowSettings) -> int:
 
 def _ps(settings: PsSettings) -> int:
     """The models that a server has loaded."""
-    url = settings.url.rstrip("/")
-    key = os.environ.get(KEY_VARIABLE)
-    request = Request(f"{url}/api/ps", headers={"Authorization": f"Bearer {key}"} if key else {})
-    try:
-        with urlopen(request, timeout=10) as answer:
-            models = json.load(answer)["models"]
-    except HTTPError as error:
-        raise AkunuError(f"{url} answered with status {error.code}; see {KEY_VARIABLE}.") from None
-    except (URLError, OSError, ValueError, LookupError) as error:
-        raise AkunuError(f"There is no server at {url}; see --url ({error}).") from None
+    url = f"{settings.url.rstrip('/')}/api/ps"
+    models = ask_server(url, "models", os.environ.get(KEY_VARIABLE), "see --url")
     rows = [("NAME", "SIZE", "CONTEXT", "UNTIL (UTC)")]
     for model in models:
         name, until = model["name"].removesuffix(":latest"), model["expires_at"][:19]
         rows.append((name, in_gigabytes(model["size"]), f"{model['context_length']:,}", until))
     _print_table(rows)
     return 0
+
+
+def ask_server(url: str, field: str, key: str | None, hint: str) -> Any:
+    """A field of the object that a server answers with; the hint says what to do without one."""
+    try:
+        request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+        # A proxy would not find this machine, and is told no key.
+        with build_opener(ProxyHandler({})).open(request, timeout=10) as answer:
+            return json.load(answer)[field]
+    except HTTPError as error:
+        raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
+    except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
+        reason = getattr(error, "reason", error)
+        raise AkunuError(f"There is no server at {url} ({reason}); {hint}.") from None
 
 
 def _find(name: str, folders: Sequence[Path]) -> LocalModel:

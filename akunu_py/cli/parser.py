@@ -6,35 +6,44 @@ module is imported only when it runs, so that `--help` and errors in options app
 
 import re
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, _ActionsContainer
+from argparse import SUPPRESS, Action, ArgumentParser, ArgumentTypeError, _ActionsContainer
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from akunu_py.cli.settings import (
     ChatSettings,
+    CompletionsSettings,
     CostSettings,
     DoctorSettings,
     EditSettings,
     GenerateSettings,
     IndexSettings,
+    LaunchSettings,
     ListSettings,
+    ManSettings,
     PsSettings,
     PullSettings,
     ReplaySettings,
     RmSettings,
     ServeSettings,
+    ServiceSettings,
     ShowSettings,
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import Option, Part, UnreadableWordError, options_in, parts_in
+from akunu_py.option_field import (
+    Option,
+    Part,
+    UnreadableWordError,
+    did_you_mean,
+    options_in,
+    parts_in,
+)
 from akunu_py.options import SPECULATION
 from akunu_py.package import __version__
 
 PROGRAM: Final = "akunu-py"
-
-_MAX_HINTS: Final = 3
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,12 @@ class Command:
 COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
     Command("generate", "one completion of a prompt", GenerateSettings),
-    Command("edit", "changes files as you ask, and shows the changes", EditSettings),
-    Command("serve", "a server for editors and agents", ServeSettings),
+    Command("edit", "changes files as you say, and shows what it changes", EditSettings),
+    Command("serve", "the completion backend for editors and agents", ServeSettings),
+    Command("launch", "starts a coding agent with a running server; what follows -- is for it",
+            LaunchSettings),
+    Command("service", "lets the system run `serve` after each login; what follows -- is for it",
+            ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
     Command("show", "facts about a model, from its files", ShowSettings, "models"),
@@ -72,6 +85,8 @@ COMMANDS: Final = (
     Command("index", "indexes the text of projects, for --project to draft from",
             IndexSettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
+    Command("completions", "a script that completes commands in a shell", CompletionsSettings),
+    Command("man", "the manual page, for man -l -", ManSettings),
 )  # fmt: skip
 _NAMES_OF_MLX_LM: Final = {
     "serve --allowed-origins": "did you mean --cors?",
@@ -86,6 +101,8 @@ _NAMES_OF_MLX_LM: Final = {
     "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
 }
 """Hints for options of mlx-lm that have another name here, or no use."""
+_PASSING_ON: Final = ("launch", "service")
+"""The commands that pass on the words after `--`."""
 _WHOLE: Final = Part()
 _FAMILIES: Final = {"bench": "measurements of this machine"}
 
@@ -102,14 +119,15 @@ def parse(words: Sequence[str]) -> Invocation:
     """Parses the words after the program's name. An InvalidRequestError names the wrong word and
     where to look; `--help` and `--version` end the program.
     """
-    parser = _make_parser()
+    parser = make_parser()
     if not words:
         parser.print_help(sys.stderr)
         raise SystemExit(2)
-    named, unknown = parser.parse_known_args(words)
-    given = vars(named)
+    at = words.index("--") if words[0] in _PASSING_ON and "--" in words else len(words)
+    named, unknown = parser.parse_known_args(words[:at])
+    given = vars(named) | {"arguments": list(words[at + 1 :])}
     command: Command = given.pop("command")
-    options = {option.name: option for option in _options_of(command.settings)}
+    options = {option.name: option for option in options_of(command.settings)}
     if unknown:
         raise InvalidRequestError(_about_unknown(unknown[0], command, options.values()))
     for option in options.values():  # after unknown words, among which it may be, misspelt
@@ -125,18 +143,6 @@ def parse(words: Sequence[str]) -> Invocation:
         raise InvalidRequestError(_in_flags(str(error), options)) from None
 
 
-def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A question that suggests similar names, if possible ones that share the beginning; empty if
-    no name is similar.
-    """
-    from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
-
-    meant = [name for name in names if name.startswith(word) or word.startswith(name)]
-    if not 0 < len(meant) <= _MAX_HINTS:
-        meant = get_close_matches(word, names, n=1)
-    return f"did you mean {' or '.join(meant)}?" if meant else ""
-
-
 class _Parser(ArgumentParser):
     """Raises its errors as one sentence instead of ending the program."""
 
@@ -145,7 +151,8 @@ class _Parser(ArgumentParser):
         raise InvalidRequestError(f"{message}; see `{self.prog} --help`.")
 
 
-def _make_parser() -> ArgumentParser:
+def make_parser(completer: Callable[[Option], Any] = lambda _: None) -> ArgumentParser:
+    """The parser of all commands; `completer` says how shtab completes the value of an option."""
     parser = _Parser(
         PROGRAM,
         description="Runs a language model on your machine, faster because it drafts tokens.",
@@ -166,11 +173,13 @@ def _make_parser() -> ArgumentParser:
         own.set_defaults(command=command)
         groups: dict[str, _ActionsContainer] = {"": own}
         # The options of speculation are those of several dataclasses.
-        found = sorted(_options_of(command.settings), key=lambda it: it.group == SPECULATION)
-        for option in found:
+        declared = sorted(options_of(command.settings), key=lambda it: it.group == SPECULATION)
+        for option in declared:
             if option.group not in groups:
                 groups[option.group] = own.add_argument_group(option.group)
-            _add_argument(groups[option.group], option)
+            action = _add_argument(groups[option.group], option)
+            if found := completer(option):
+                action.complete = found  # type: ignore[attr-defined]
     return parser
 
 
@@ -182,40 +191,42 @@ def _described(summary: str) -> dict[str, Any]:
     }
 
 
-def _options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
+def options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
+    """The options of a command with these settings, and of the dataclasses that they hold."""
     for option in options_in(kind).values():
         if option.flag is not None and option.name not in place.without:
             default = place.defaults.get(option.name, option.default)
             yield replace(option, default=default, group=option.group or place.group)
     for inner, part in parts_in(kind).values():
-        yield from _options_of(inner, part if part.group else place)
+        yield from options_of(inner, part if part.group else place)
 
 
-def _add_argument(group: _ActionsContainer, option: Option) -> None:
+def _add_argument(group: _ActionsContainer, option: Option) -> Action:
     flag = option.flag or ""
-    keywords: dict[str, Any] = {"help": _help(option), "default": SUPPRESS}
+    keywords: dict[str, Any] = {"help": help_of(option), "default": SUPPRESS}
     if option.is_switch:
         keywords |= {"action": "store_const", "const": not option.default}
     else:
-        keywords |= {"type": _type(option), "metavar": option.metavar}
+        keywords |= {"type": _type(option), "metavar": option.metavar, "choices": option.choices}
         if option.repeated:
             keywords["action"] = "append"
         elif option.nargs:
             keywords |= {"nargs": option.nargs, "const": option.const}
     if not flag.startswith("-"):
-        group.add_argument(option.name, **(keywords | {"metavar": flag}))
-        return
+        return group.add_argument(option.name, **(keywords | {"metavar": flag}))
     if option.off is not None:
         group = group.add_mutually_exclusive_group()
     flags = [flag, option.short] if option.short else [flag]
-    group.add_argument(*flags, dest=option.name, **keywords)
+    action = group.add_argument(*flags, dest=option.name, **keywords)
     if option.off is not None:
         flag, value, help_text = option.off
         keywords = {"action": "store_const", "const": value, "default": SUPPRESS}
         group.add_argument(flag, dest=option.name, help=help_text, **keywords)
+    return action
 
 
-def _help(option: Option) -> str:
+def help_of(option: Option) -> str:
+    """What an option is for, and its default."""
     shown = option.shown
     if option.required:
         return f"{option.help} (required)"

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -35,7 +38,8 @@ logger = logging.getLogger("akunu_py.server")
 
 _BACKLOG: Final = 128
 _CACHE_SHARE: Final = 4
-"""A model's caches may take one part in this many of the free memory, as without --memory."""
+"""One part of so many of what is free is for the caches of a model, as without --memory."""
+_LOG_BYTES: Final = 1 << 20
 _SECONDS_TO_STOP: Final = 2.0
 _SECONDS_TO_SAVE: Final = 20.0
 """How long the current forward pass may take before prompts are saved."""
@@ -46,7 +50,11 @@ def run(settings: ServeSettings) -> int:
     from akunu_py.server.models import is_fetching  # noqa: PLC0415
     from akunu_py.server.pool import Pool  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", stream=sys.stderr)
+    try:
+        log = LogFile(settings.log_file) if settings.log_file else logging.StreamHandler(sys.stderr)
+    except OSError as error:
+        raise InvalidRequestError(f"The log cannot be kept ({error}); check --log-file.") from None
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", handlers=[log])
     logging.getLogger("akunu_py").setLevel(settings.log_level)
     share_arenas()
     has_key = settings.server.key is not None  # raises here if the key cannot be read
@@ -86,6 +94,21 @@ def run(settings: ServeSettings) -> int:
     return 0
 
 
+class LogFile(RotatingFileHandler):
+    """A file that only the user can read, and the one before it; standard output and error lead
+    there, too."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
+
+    def _open(self) -> TextIOWrapper:
+        opener = partial(os.open, mode=0o600)
+        file = open(self.baseFilename, "a", encoding="utf-8", opener=opener)  # noqa: SIM115
+        for number in (sys.stdout.fileno(), sys.stderr.fileno()):
+            os.dup2(file.fileno(), number)
+        return file
+
+
 def _memory(settings: ServeSettings) -> int:
     """The bytes that all models may take."""
     find_backend()  # before MLX is imported
@@ -114,9 +137,8 @@ def _load(
         gc.freeze()
     engine = load_engine(replace(given, name=model.asked))
     defaults = settings.server.defaults
-    options = Options(
-        max_tokens=2, drafter=defaults.drafter, num_draft_tokens=defaults.num_draft_tokens
-    )
+    drafter = "none" if model.modules else defaults.drafter  # or costs would be measured
+    options = Options(max_tokens=2, drafter=drafter, num_draft_tokens=defaults.num_draft_tokens)
     prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
     engine.generate(prompt[: max(1, engine.context_limit // 2)], options)
     engine.reset()

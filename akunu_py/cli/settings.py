@@ -35,6 +35,7 @@ from akunu_py.server.settings import ServerSettings
 BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
 ANSWERS: Final = ("own", "forced")
+LAUNCHED: Final = ("codex", "claude", "opencode", "aider")
 WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
@@ -198,6 +199,8 @@ class ServeSettings:
         "model; the other models on this machine are offered too", flag="--model", repeated=True,
         shown=BUNDLED_MODEL, group=_MODEL)
     server: ServerSettings = part(ServerSettings, "server")
+    log_file: Path | None = option(None, "write the log, and what is printed, to this file; it "
+        "has 1 MB at most, and FILE.1 the same before", group="server")
     log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
         read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
         group="server")
@@ -216,6 +219,21 @@ class ServeSettings:
 
 
 @dataclass(frozen=True)
+class ServiceSettings:
+    """What to do with the service, and with which options `serve` is installed."""
+
+    # fmt: off
+    action: str = option("", "install, start, stop, status, logs or uninstall", flag="ACTION",
+        choices=("install", "start", "stop", "status", "logs", "uninstall"), required=True)
+    arguments: tuple[str, ...] = option((), "what follows --", flag=None)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        if self.arguments and self.action != "install":
+            raise InvalidRequestError(f"Only install takes options; omit {self.arguments[0]}.")
+
+
+@dataclass(frozen=True)
 class PullSettings:
     """A model to fetch from the hub."""
 
@@ -227,8 +245,13 @@ class PullSettings:
 class ListSettings:
     """What to list."""
 
+    names: bool = option(False, "print their names alone, one a line")
     models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
     as_json: bool = borrowed(GenerateSettings, "as_json")
+
+    def __post_init__(self) -> None:
+        if self.names and self.as_json:
+            raise InvalidRequestError("`names` prints names alone; omit `as_json`.")
 
 
 @dataclass(frozen=True)
@@ -254,6 +277,38 @@ class PsSettings:
     """Which server to ask."""
 
     url: str = option("http://127.0.0.1:8080", "the address of the server", metavar="URL")
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """A client to start, and the server that it uses."""
+
+    # fmt: off
+    client: str = option("", ", ".join(LAUNCHED), flag="CLIENT", choices=LAUNCHED, required=True)
+    model: str | None = option(None, "the model that it uses", metavar="NAME",
+        shown="the server's first one")
+    host: str = borrowed(ServerSettings, "host", help="the server's address", shown=None)
+    port: int = borrowed(ServerSettings, "port", help="its port")
+    api_key_file: str | None = borrowed(ServerSettings, "api_key_file")
+    prints: bool = option(False, "only print the command, for your own settings", flag="--print")
+    arguments: tuple[str, ...] = option((), "what follows --", flag=None)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True)
+class CompletionsSettings:
+    """For which shell."""
+
+    shell: str = option("", "bash, zsh or fish", flag="SHELL", choices=("bash", "zsh", "fish"),
+        required=True)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ManSettings:
+    """There is nothing to set."""
 
 
 @dataclass(frozen=True)

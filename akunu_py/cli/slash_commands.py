@@ -18,7 +18,6 @@ from akunu_py.cli.conversation import (
     load_conversation,
     save_conversation,
 )
-from akunu_py.cli.parser import did_you_mean
 from akunu_py.cli.render import count, stats_line
 from akunu_py.cli.settings import check_xtc
 from akunu_py.edits.edit import apply_answer
@@ -30,6 +29,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.option_field import (
     Option,
     UnreadableWordError,
+    did_you_mean,
     file_path,
     on_or_off,
     options_in,

@@ -82,9 +82,8 @@ class TerminalScreen(Screen):
         model = settings.model
         self._model = printable(model.name)
         self._options = settings.options
-        is_bundled = model.name == BUNDLED_MODEL and model.adapter_path is None
-        self._examples = EXAMPLES if is_bundled and not settings.quiet else ()
-        self._describes = not is_bundled and not settings.quiet
+        self._examples = EXAMPLES if model.is_bundled and not settings.quiet else ()
+        self._describes = not model.is_bundled and not settings.quiet
         self._palette = palette_for(sys.stdout)
         self._bar = prefill_bar(sys.stdout)
         self._session: PromptSession[str] = PromptSession(

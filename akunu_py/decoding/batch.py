@@ -27,6 +27,7 @@ from akunu_py.decoding.target import (
     PendingForward,
     SharedForward,
 )
+from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.chain import Chain
 from akunu_py.model.batch_trial import why_not_batched
@@ -99,9 +100,10 @@ class Batch:
     whether it joins caches; `benchmarks.batched --without-joins` turns that off.
 
     Args:
-        model: computes the passes.
-        costs: the costs of the passes, by the number of sequences.
-        may_join: whether there is memory for caches that share buffers; if so, it is freed.
+        model: what it computes with.
+        costs: of its forwards, by the number of sequences.
+        may_join: whether there is memory for caches that share buffers; it is made free then.
+        rates: of acceptance, as the sessions of the sequences learn them.
     """
 
     def __init__(
@@ -109,11 +111,12 @@ class Batch:
         model: TargetModel,
         costs: CostsOf = lambda _: None,
         may_join: Callable[[Sequence[KVCache]], bool] = lambda _: True,
+        rates: AcceptanceRates | None = None,
     ) -> None:
         self._model = model
         self._costs = costs
         self._may_join = may_join
-        self._planner = BatchPlanner(costs)
+        self._planner = BatchPlanner(costs, rates or AcceptanceRates())
         self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
         self._latest: SharedForward | None = None
         self._clock = RoundClock(lambda: model.forwards)
@@ -145,7 +148,7 @@ class Batch:
             if one not in outcomes:
                 one.takes_turns = len(members) > 1
                 one.session.may_guess = True
-                outcomes[one] = _advance(one)
+                outcomes[one] = _outcome(one.advance)
         self._handed_over = perf_counter()
         return [outcomes[one] for one in members]
 
@@ -159,8 +162,8 @@ class Batch:
         self._submit(wanting)
         if self._steps_ahead(members, pipelined=not wanting):
             self._submit(members, ahead=True)
-        outcomes = {one: self._read(one) for one in members}
-        if len(wanting) == 1:  # its forward pass was read among these
+        outcomes = {one: _outcome(one.read) for one in members}
+        if len(wanting) == 1:  # its forward was read among these
             self._clock.skip()
         self._submit([one for one in members if one.wants_forward], guessed=chains)
         return outcomes
@@ -189,14 +192,6 @@ class Batch:
                 groups.append([])
             groups[-1].append(one)
         return [group for group in groups if len(group) > 1]
-
-    def _read(self, member: Member) -> Round | Exception:
-        try:
-            outcome = member.read()
-        except Exception as error:
-            return error
-        self._planner.learn(outcome)
-        return outcome
 
     def _pads(self, members: Sequence[Member]) -> bool:
         """Whether a forward pass costs as much as if all had the longest draft: padded models
@@ -358,8 +353,8 @@ class Batch:
             costs.observe(forward.rows, seconds - forward.guessing_s, forward.context)
 
 
-def _advance(member: Member) -> Round | Exception:
+def _outcome(step: Callable[[], Round]) -> Round | Exception:
     try:
-        return member.advance()
+        return step()
     except Exception as error:
         return error

@@ -75,6 +75,11 @@ class SpeculationState:
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
         self._step_s: dict[str, float] = {}  # of a guess, by what made it
 
+    @property
+    def rates(self) -> AcceptanceRates:
+        """What requests other than fill-ins have learnt of acceptance."""
+        return self._experience[False].rates
+
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
         """Lets requests name a drafter of the caller's; `make` is called for each request."""
         self._factories[name] = make

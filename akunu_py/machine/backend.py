@@ -26,10 +26,6 @@ _NO_BLAS_WARNING: Final = (
     "MLX uses its slow reference BLAS here, so answers take about 5-10x as long; "
     "install a BLAS: `pip install mkl` (x86-64) or the system package libopenblas0."
 )
-_NO_BACKEND: Final = (
-    "MLX has no backend on this machine: install akunu-py[cpu], "
-    "or akunu-py[cuda13] if it has an NVIDIA GPU."
-)
 _DESCRIPTORS: Final = 4096
 _RANK_VARIABLES: Final = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _CPU_PREFILL_STEP: Final = 128  # see docs/decisions.md
@@ -242,7 +238,10 @@ def _found() -> tuple[Backend, int]:
     try:
         import mlx.core as mx  # noqa: PLC0415  (its absence is reported here)
     except ImportError as error:
-        raise BackendError(_NO_BACKEND) from error
+        raise BackendError(
+            f"MLX does not load here ({error}); install akunu-py again, and its extra cuda13 "
+            "only with an NVIDIA GPU."
+        ) from error
     _import_mlx_lm()
     try:
         chip = str(mx.device_info().get("device_name", platform.processor()))

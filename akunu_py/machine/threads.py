@@ -7,7 +7,7 @@ from threading import Event, Thread
 from threading import enumerate as enumerate_threads
 from typing import Final
 
-from akunu_py.machine.backend import rest_thread
+from akunu_py.machine.backend import release_thread, rest_thread
 
 _NAME: Final = "akunu-engine"
 
@@ -38,8 +38,12 @@ def _work(tasks: "SimpleQueue[_Task]") -> None:
         work, done = tasks.get()
         try:
             work()
-        finally:
+        except BaseException:
+            release_thread()
+            raise
+        else:
             rest_thread()
             del work  # it refers to an engine
             _idle.append(tasks)
+        finally:
             done.set()

@@ -148,7 +148,7 @@ class Head:
     ) -> None:
         self._step = step
         self._body = body
-        self._output = _output_of(network, body)
+        self._output = output_of(network, body)
         self._layout = layout
         self.after_norm = after_norm
         self.repeats = repeats
@@ -209,8 +209,8 @@ class _Bypass(nn.Module):  # type: ignore[misc]
         return states
 
 
-def _output_of(network: nn.Module, body: Body) -> nn.Module:
-    """The computation after a network's body, with the scaling and capping of its family."""
+def output_of(network: nn.Module, body: Body) -> nn.Module:
+    """What a network computes after its body, scaled and capped as its family does it."""
     output = part = copy(network)
     *parents, last = body.path.split(".")
     for name in parents:

@@ -6,6 +6,7 @@ the installed mlx-lm has its architecture and that its weights are complete.
 
 import ast
 import json
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -39,6 +40,11 @@ _CACHE_NUMBER_BYTES: Final = 2
 _MOST_HEADER_BYTES: Final = 100 << 20
 _METADATA: Final = "__metadata__"
 _DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_NAMES: Final = {"LogitScore": r"(?i)qwen3-reranker", "Normalize": r"(?i)\bembed(dings?)?\b"}
+"""What models of such names do in the end."""
+_POOLINGS: Final = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean",
+                    "pooling_mode_cls_token": "cls"}  # fmt: skip
+"""By what older files call them."""
 _PACKED: Final = "U32"
 """The safetensors type of quantized weights; one number holds several weights."""
 
@@ -138,10 +144,34 @@ class LocalModel:
             return _DTYPES[next(dtypes)]
         return "unknown"
 
+    @cached_property
+    def modules(self) -> dict[str, dict[str, Any]]:
+        """What sentence-transformers computes: the settings of each module, by its name. mlx-lm's
+        conversions lack the file, and are known by their own names."""
+        with suppress(*_UNREADABLE):
+            found = json.loads((self.folder / "modules.json").read_text(encoding="utf-8"))
+            paths = {one["type"].rpartition(".")[2]: self.folder / one["path"] for one in found}
+            return {name: _json_object(path / "config.json") for name, path in paths.items()}
+        end = self.name.rpartition("/")[2]
+        return next(({part: {}} for part, name in _NAMES.items() if re.search(name, end)), {})
+
     @property
-    def kind(self) -> Literal["chat", "text", "embedding"]:
-        if (self.folder / "modules.json").exists():  # of sentence-transformers
-            return "embedding"
+    def pooling(self) -> str:
+        """Whose states are its embedding: those of the last token, if nothing else is said."""
+        settings = self.modules.get("Pooling", {"pooling_mode": "lasttoken"})
+        flags = (name for name, value in settings.items() if value is True and "_mode_" in name)
+        modes = " and ".join(_POOLINGS.get(name, name) for name in flags)
+        return str(settings.get("pooling_mode", modes))
+
+    @property
+    def ability(self) -> str:
+        """What it is for, in Ollama's words, which have none for reranking."""
+        return self.kind if self.modules else "completion"
+
+    @property
+    def kind(self) -> Literal["chat", "text", "embedding", "reranking"]:
+        if self.modules:
+            return "reranking" if "LogitScore" in self.modules else "embedding"
         has_template = (self.folder / "chat_template.jinja").exists()
         settings = _json_object(self.folder / "tokenizer_config.json")
         return "chat" if has_template or settings.get("chat_template") else "text"
@@ -159,6 +189,13 @@ class LocalModel:
             return "it has no readable config.json"
         if self.architecture not in _architectures():
             return f"mlx-lm has no architecture {self.architecture}"
+        parts, says = self.modules, self.config.get
+        if parts and (says("is_causal") is False or says("use_bidirectional_attention")):
+            return "its tokens attend to later ones, unlike those of mlx-lm's models"
+        known = {"Transformer", "Pooling", "Normalize", *_POOLINGS.values()}
+        known |= {"LogitScore"} if re.search(_NAMES["LogitScore"], self.name) else set()
+        if unknown := {*parts, self.pooling} - known:
+            return f"it needs {' and '.join(sorted(unknown))}, which is not computed here"
         return fault_of_weights(self.folder)
 
     def _number(self, *names: str) -> int:

@@ -31,6 +31,7 @@ from akunu_py.model.files import (
 )
 from akunu_py.model.head import Head
 from akunu_py.model.head_loading import load_head
+from akunu_py.model.library import LocalModel
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
 from akunu_py.text.chat import ChatTemplate
@@ -119,6 +120,7 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
     """Loads a network, its adapter and its tokenizer. Dense weights are not evaluated yet; with
     several ranks, no weights are."""
     folder = find_model(options.name)
+    name = model_name(options.name, folder)
     _check_memory(folder, weight_bytes(folder) // ranks)
     adapter = None if options.adapter_path is None else find_adapter(options.adapter_path)
     template = ChatTemplate(
@@ -128,8 +130,12 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
         paths = () if fault_of_weights(folder) else folder.glob(WEIGHTS)
         tensors = sum(len(mx.load(str(path))) for path in paths)
         _check_sizes(folder, utils.load_config(folder), tensors)
+        local = LocalModel(name, folder)
+        if local.modules and (why_not := local.why_not):
+            raise ModelLoadError(f"{name} cannot be used: {why_not}.")
+        how = {"get_model_classes": _body_classes} if local.kind == "embedding" else {}
         network, config = utils.load_model(
-            folder, lazy=ranks > 1, trust_remote_code=options.trust_remote_code
+            folder, lazy=ranks > 1, trust_remote_code=options.trust_remote_code, **how
         )
         tokenizer = _tokenizer_of(folder, config, template, options.trust_remote_code)
     except AkunuError:
@@ -146,10 +152,24 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
         if adapter is not None:
             _merge_adapter(network)
     nbytes = sum(array.nbytes for _, array in tree_flatten(network.parameters()))
-    name = model_name(options.name, folder)
     return LoadedNetwork(
         network, tokenizer, config, name, folder, layout, adapter, parameters, nbytes
     )
+
+
+def _body_classes(config: dict[str, Any]) -> tuple[Any, Any]:
+    """mlx-lm's classes for an embedding model, which needs no output matrix: its files often have
+    none, and name the parts of the body as if it were the whole."""
+    config["tie_word_embeddings"] = True
+    whole, arguments = utils._get_classes(config)
+
+    class Body(whole):  # type: ignore[misc, valid-type]
+        def sanitize(self, weights: dict[str, mx.array]) -> Any:
+            bare = {name.removeprefix("model."): weight for name, weight in weights.items()}
+            kept = (name for name in bare if not name.startswith("lm_head."))
+            return super().sanitize({f"model.{name}": bare[name] for name in kept})
+
+    return Body, arguments
 
 
 def _check_memory(folder: Path, needed: int) -> None:

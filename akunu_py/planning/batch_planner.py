@@ -15,7 +15,6 @@ from akunu_py.drafting.chain import Chain
 from akunu_py.planning.live_costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS, TIE, expected_tokens, share_rows
 from akunu_py.planning.trials import MIN_SAVING, PROBE_AFTER, PipelineGain
-from akunu_py.round import Round
 from akunu_py.tokens import Origin
 
 CostsOf = Callable[[int], LiveCosts | None]
@@ -32,18 +31,15 @@ class Company(NamedTuple):
 
 
 class BatchPlanner:
-    """Plans the drafts of a batch; without costs, it leaves them unchanged."""
+    """Plans the drafts of a batch by the rates that its sequences learn; without costs, they stay
+    as they are."""
 
-    def __init__(self, costs: CostsOf) -> None:
+    def __init__(self, costs: CostsOf, rates: AcceptanceRates) -> None:
         self._costs = costs
-        self._rates = AcceptanceRates()
+        self._rates = rates
         self._pipeline_gain = PipelineGain()
         self._after_step = False  # whether nothing was drafted in the last forward
         self._refused = 0  # how often in a row guesses did not pay
-
-    def learn(self, outcome: Round) -> None:
-        if outcome.draft:
-            self._rates.learn_draft(outcome.draft, outcome.accepted)
 
     def guesses_pay(self, chains: Sequence[Chain], company: Company) -> bool:
         """Whether a round is faster if every network guesses a token, including the time of the

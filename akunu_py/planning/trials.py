@@ -29,8 +29,8 @@ MIN_SAVING: Final = 0.05
 A pipeline also hides the time of proposals, which the costs of passes do not include."""
 
 _TRIAL_LEAST, _TRIAL_MOST = 2, 8
-"""The least and the most trial guesses in a text; in between, as many as take the time of a
-step."""
+"""So many guesses are made to see what they bring in a text: what takes a step, within limits."""
+_LEFT_OUT_MOST: Final = 3
 
 RATE: Final = 0.1
 """How fast running means follow: over about the last ten values."""
@@ -38,23 +38,32 @@ RATE: Final = 0.1
 
 @dataclass
 class GuessGain:
-    """The yield of rounds that begin with a guess: tokens, and their time in single steps,
-    including the guesses. Texts differ, so guesses are tried when a request begins, and again after
-    they were `declined` for long; `made` and `learnt` count from there."""
+    """What rounds bring that begin with a guess: tokens, and their time in single steps, the
+    guesses included. Texts differ, so guesses are tried when a request begins, and again whenever
+    they were `declined` for long; `made` and `learnt` count from there. After each trial that did
+    not pay, one more is left out, up to `_LEFT_OUT_MOST`."""
 
     tokens: float
     steps: float
     made: int = 0
     declined: int = 0
     learnt: int = 0
+    unpaid: int = 0
+    left_out: int = 0
 
     def begin(self) -> None:
+        if self.learnt:
+            pays = self.tokens > self.steps
+            self.unpaid = 0 if pays else min(self.unpaid + 1, _LEFT_OUT_MOST)
+            self.left_out = 0
+        else:
+            self.left_out += 1
         self.made = self.declined = self.learnt = 0
 
     def is_tried(self, step_s: float, guess_s: float) -> bool:
         """Whether to make a guess that is not expected to pay."""
         affordable = int(step_s / guess_s) if guess_s else _TRIAL_MOST
-        most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable))
+        most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable)) * (self.left_out >= self.unpaid)
         self.declined += self.made >= most
         if self.declined == PROBE_AFTER:
             self.begin()

@@ -112,9 +112,9 @@ class Constraint:
         begin: makes the state of a part whose mark begins with the token at a position.
         spell: returns the bytes of an id.
         wake: the mark; None if the `first` part is the whole answer.
-        reasoning: how reasoning at the beginning is marked; in it, the mark is plain text.
-        think_tokens: the ids of its marks, which a budget needs.
-        first: the part in which the answer begins, with its first token at position `start`.
+        reasoning: what the answer may begin with, in which the mark is only text.
+        think_end: the id of its last mark, which a budget needs.
+        first: the part that the answer, whose first token is at position `start`, begins in.
         predicted: how many of the matcher's `vocabulary` the model predicts.
     """
 
@@ -125,7 +125,7 @@ class Constraint:
         wake: Wake | None,
         *,
         reasoning: Reasoning | None = None,
-        think_tokens: tuple[int | None, int | None] = (None, None),
+        think_end: int | None = None,
         first: GrammarPart | None,
         start: int,
         vocabulary: int,
@@ -140,10 +140,11 @@ class Constraint:
             self._predictable = bits.view(np.uint32)
         self._once = wake is None or wake.once
         self._mark = wake.mark.encode() if wake else b""
+        self._headers = [header.encode() for header in wake.headers] if wake else []
         self._think_start = reasoning.start.encode() if reasoning else b""
         self._think_end = reasoning.end.encode() if reasoning else b""
-        self._think_tokens = think_tokens
-        has_budget = wake is None and reasoning is not None and think_tokens[1] is not None
+        self._end_token = think_end
+        has_budget = wake is None and reasoning is not None and think_end is not None
         self._budget = reasoning.budget if reasoning and has_budget else None
         self._tokens: list[int] = []
         thinking = False if reasoning is None else reasoning.is_open or None
@@ -184,8 +185,8 @@ class Constraint:
         return masks
 
     def _end_reasoning(self, mask: Masks) -> None:
-        """Allows only the token that ends reasoning, unless the last character is incomplete."""
-        end = self._think_tokens[1]
+        """Leaves only the token that ends reasoning, unless the last character is incomplete."""
+        end = self._end_token
         if self._states[-1].thinking and end is not None:
             word, bit = end // _BITS, 1 << end % _BITS
             if mask[word] & bit:
@@ -262,12 +263,17 @@ class Constraint:
     def _within(self, state: _State, part: GrammarPart, token: int, position: int) -> _State | None:
         if not part.take(token, position):
             return None
+        spelled = self._spell(token)
         if part.complete:
-            return _State(ended=self._once)
-        start, end = self._think_tokens
+            in_header = any(header.endswith(spelled) for header in self._headers)
+            return _State(ended=self._once and not in_header)
         if state.thinking is None:
-            return replace(state, thinking=token == start)
-        return replace(state, thinking=False) if state.thinking and token == end else state
+            begun = state.tail + spelled
+            if begun != self._think_start and self._think_start.startswith(begun):
+                return replace(state, tail=begun)
+            return replace(state, tail=b"", thinking=begun.startswith(self._think_start))
+        is_over = state.thinking and token == self._end_token
+        return replace(state, thinking=False) if is_over else state
 
     def _woken(self, reach: int, token: int, position: int) -> GrammarPart | None:
         """The part whose mark begins `reach` bytes before the end of `token`."""

@@ -83,17 +83,15 @@ class ConstraintFactory:
         def begin(position: int) -> GrammarPart:
             return GrammarPart(compiled.matcher.deep_copy(), position)
 
-        think_tokens: tuple[int | None, int | None] = (None, None)
-        if reasoning is not None:
-            find = self._tokenizer.token_id
-            think_tokens = find(reasoning.start), find(reasoning.end)
+        begins = grammar.wake is None or (grammar.wake.headers and reasoning is not None)
+        think_end = None if reasoning is None else self._tokenizer.token_id(reasoning.end)
         return Constraint(
             begin,
             self._tokenizer.token_bytes.of,
             grammar.wake,
             reasoning=reasoning,
-            think_tokens=think_tokens,
-            first=begin(start) if grammar.wake is None else None,
+            think_end=think_end,
+            first=begin(start) if begins else None,
             start=start,
             vocabulary=self._vocabulary,
             predicted=self._predicted,
@@ -158,7 +156,8 @@ def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | N
         source = _as_lark(grammar.source)
     if reasoning is not None:
         (answer,) = json.loads(source)["grammars"]
-        thought = {"lark_grammar": _thought(tokenizer, reasoning)}
+        headers = () if grammar.headed else reasoning.headers
+        thought = {"lark_grammar": _thought(tokenizer, reasoning, "".join(headers[:1]))}
         source = json.dumps({"grammars": [thought, answer | {"name": "answer"}]})
     return source
 
@@ -167,9 +166,9 @@ def _as_lark(source: str) -> str:
     return json.dumps({"grammars": [{"lark_grammar": source}]})
 
 
-def _thought(tokenizer: "LLTokenizer", reasoning: Reasoning) -> str:
-    """The grammar of reasoning, followed by the grammar named `answer`. Control tokens are given by
-    their ids, because llguidance does not treat their spelling as text."""
+def _thought(tokenizer: "LLTokenizer", reasoning: Reasoning, header: str) -> str:
+    """The grammar of reasoning, a header, and the grammar named `answer`. Control tokens are named
+    by their ids, because llguidance does not take their spelling for text."""
 
     def spelled(mark: str) -> str:
         tokens = tokenizer.tokenize_str(mark, parse_special=True)
@@ -187,4 +186,6 @@ def _thought(tokenizer: "LLTokenizer", reasoning: Reasoning) -> str:
     else:
         thought = f"thought[lazy]: /(?s:.*)/ {end}"
     inside = "thought gap" if reasoning.is_open else f"({spelled(reasoning.start)} thought gap)?"
-    return f"start: {inside} @answer\n{thought}\ngap: /\\n{{0,2}}/"
+    inside += f" {spelled(header)}" if header else ""
+    gap = spelled(reasoning.again) if reasoning.again else "/\\n{0,2}/"
+    return f"start: {inside} @answer\n{thought}\ngap: {gap}"

@@ -33,6 +33,7 @@ from akunu_py.server.dialect import GRAMMAR_FIELDS
 from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.middleware import (
     BODY,
+    MODEL,
     RELEASE,
     AccessMiddleware,
     DisconnectMiddleware,
@@ -59,7 +60,7 @@ class Contract:
     error, also at unknown paths that begin with `prefix`. `report` makes the event for an error in
     a stream, if streams may have comments."""
 
-    endpoints: tuple[Endpoint | PoolEndpoint, ...]
+    endpoints: tuple[Endpoint, ...]
     error_body: Callable[[ApiError], dict[str, Any]]
     prefix: str = ""
     report: Callable[[ApiError], bytes] | None = None
@@ -113,7 +114,7 @@ def create_app(pool: Pool) -> ASGIApp:
     )
     app = DisconnectMiddleware(app, settings)
     is_open = {each.path for each in endpoints if each.is_open}
-    loads = {each.path for each in endpoints if isinstance(each, Endpoint)}
+    loads = {each.path for each in endpoints if not isinstance(each, PoolEndpoint)}
     app = AccessMiddleware(app, settings, is_open, loads)
     app = RequestLog(app, _error_form, shown)
     return allow_pages(app, settings.origins)
@@ -148,7 +149,7 @@ class _Path:
         threads: ThreadPoolExecutor,
         report: Callable[[ApiError], bytes] | None,
     ) -> None:
-        self.endpoints: dict[str, Endpoint | PoolEndpoint] = {}  # by their methods
+        self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._pool = pool
         self._threads = threads
         self._report = report
@@ -180,7 +181,8 @@ class _Path:
             return
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
         asked = body.text(*named, default="")
-        async with self._pool.using(asked, read_keep_alive(body)) as seat:
+        async with self._pool.using(asked, read_keep_alive(body), endpoint.check) as seat:
+            scope[MODEL] = seat.model.name
             try:
                 service = await self._wait(seat, body, scope, send)
                 response = await self._answer(endpoint, service, body, is_long=is_long)
@@ -222,7 +224,7 @@ class _Path:
     ) -> Response:
         handle = partial(endpoint.handler, service, body)
         if not body.has(*GRAMMAR_FIELDS):
-            return await asyncio.to_thread(handle) if is_long else handle()
+            return await asyncio.to_thread(handle) if is_long or endpoint.is_slow else handle()
         left = Event()
         CLIENT_LEFT.set(left)
         try:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, Literal
 
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
@@ -53,9 +54,9 @@ def _message(message: Body) -> Message:
     return kept | {"role": role, "content": message.joined("content")}
 
 
-def merged(messages: Sequence[Message]) -> list[Message]:
-    """Messages in an order that all templates accept: one system message at the beginning, then
-    user and assistant in turn. Later system messages become user messages."""
+def merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages in an order that all templates accept: one system message, at the beginning; then
+    users and the assistant in turn. Later system messages become the user's."""
     found: list[Message] = []
     for given in messages:
         message = dict(given)
@@ -86,26 +87,60 @@ def in_words(
     tools: Sequence[Mapping[str, Any]],
     format_: AnswerFormat,
 ) -> Sequence[Mapping[str, Any]]:
-    """Messages for a template without tools: tools, earlier calls and results become text."""
+    """Messages for a template without a place for tools, earlier calls or results, which become
+    text."""
+    missing = format_.in_words
     if not (tools or any(one["role"] == "tool" or "tool_calls" in one for one in messages)):
         return messages
     said: list[Message] = []
     for given in messages:
         message = dict(given)
-        for call in message.pop("tool_calls", ()):
-            message["content"] += format_.written(**call["function"])
-        if message["role"] == "tool":
+        if "calls" in missing:
+            calls = [call["function"] for call in message.pop("tool_calls", ())]
+            message["content"] += format_.written(*calls)
+        if message["role"] == "tool" and "results" in missing:
             result = f"<tool_response>\n{message['content']}\n</tool_response>"
             message = {"role": "user", "content": result}
         said.append(message)
-    if tools:
+    if tools and "tools" in missing:
         offer = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-        call = format_.written("NAME", {"PARAMETER": "VALUE"})
+        call = format_.written({"name": "NAME", "arguments": {"PARAMETER": "VALUE"}})
         words = f"You can call these functions:\n{offer}\nWrite a call like this:\n{call}"
         has_system = bool(said) and said[0]["role"] == "system"
         role = "system" if has_system else "user"
         said.insert(has_system, {"role": role, "content": words})
     return merged(said)
+
+
+def in_turns(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Messages for gpt-oss's template, which shows one call of a message, its result after it, and
+    either reasoning or text before it, as reasoning."""
+    said: list[Message] = []
+    rest = merged(messages)
+    while rest:
+        message = rest.pop(0)
+        if message["role"] != "assistant":
+            said.append(message)
+            continue
+        thought = _thought_of(message)
+        calls = message.pop("tool_calls", ())
+        if not calls:
+            said.append(message | ({"thinking": thought} if thought else {}))
+            continue
+        results = list(takewhile(lambda one: one["role"] == "tool", rest))
+        del rest[: len(results)]
+        thought = "\n\n".join(filter(None, (thought, message["content"])))
+        ids = [call.get("id") for call in calls]
+        for call in calls:
+            said.append(message | {"content": "", "thinking": thought, "tool_calls": [call]})
+            own = [one for one in results if one.get("tool_call_id") == call.get("id")]
+            lost = [one for one in results if one.get("tool_call_id") not in ids]
+            for result in own[:1] or lost[:1]:
+                said.append(result)
+                results.remove(result)
+            thought = ""
+        said += results
+    return said
 
 
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
@@ -265,7 +300,8 @@ def _hold_calls(
         grammar = replace(grammar, unmet=(*grammar.unmet, left))
     if chooses_answer or tools.must_call:
         return grammar, True
-    wake = Wake(format_.call_start, once=tools.one_call or not format_.call_end)
+    mark, headers = format_.again or format_.call_start, format_.other_headers
+    wake = Wake(mark, once=tools.one_call or not format_.call_end, headers=headers)
     return replace(grammar, wake=wake), True
 
 
@@ -307,8 +343,16 @@ class ChatJob(Job):
             if not messages:
                 Body({}).refuse("messages", "must have one before the message to continue")
         shown = tools.offered
-        if format_.in_words:  # a model that was not trained to call tools may not stop
-            messages, shown = in_words(messages, shown, format_), ()
+        if format_.in_words:
+            messages = in_words(messages, shown, format_)
+        if format_.headers:
+            messages = in_turns(messages)
+            shown = tuple(
+                tool | {"function": {"description": ""} | tool["function"]} for tool in shown
+            )
+        if "tools" in format_.in_words:
+            shown = ()
+        if not format_.knows_calls:  # it may not know when to stop
             tools = replace(tools, one_call=bool(tools.offered))
         if tools.must_call:  # stop strings end texts, and a call that is cut does not parse
             options = replace(options, stop=())
@@ -321,11 +365,7 @@ class ChatJob(Job):
         )
         reasoning = format_.reasoning(prompt)
         if begun:
-            thought = tokenizer.as_text(_thought_of(last))
-            is_open = reasoning is not None and reasoning.is_open
-            if is_open or (reasoning and thought):
-                prompt += "" if is_open else f"{format_.think_start}\n"
-                prompt += f"{thought}\n{format_.think_end}\n\n".lstrip()
+            prompt += format_.begin_text(tokenizer.as_text(_thought_of(last)), reasoning)
             if tools.offered and format_.leaves_open(last["content"]):
                 Body({}).refuse("messages", "cannot end in the middle of a call")
             prompt += tokenizer.as_text(last["content"])
@@ -390,9 +430,14 @@ class Blocks:
         return None if source.stop == self._own_stop else source.stop
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
-        """Takes the next event, or a whole answer; at the end, closes open blocks."""
-        thought = sum(piece.thought for piece in source.pieces)
-        yield from self._parser.feed(source.text, thought)
+        """Takes the next event, or a whole answer; at its end, closes what is open."""
+        text, thought = "", 0
+        for piece in source.pieces:
+            if piece.thought and len(text) > thought:  # reasoning after text
+                yield from self._parser.feed(text, thought)
+                text, thought = "", 0
+            text, thought = text + piece.text, thought + piece.thought
+        yield from self._parser.feed(text, thought)
         if source.finish_reason is not None:
             cut = finish_word(source.finish_reason) == "length"
             yield from self._parser.finish(cut=cut, stop=source.stop)

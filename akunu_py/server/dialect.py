@@ -157,14 +157,16 @@ def read_options(
     ).sampled_as(_read_sampling(service, body, dialect))
 
 
-def read_prompts(service: Service, body: Body) -> list[str | list[int]]:
-    """The prompts: one, or several if `prompt` is a list of texts or of lists."""
-    body.require("prompt")
-    given = body.any("prompt")
+def read_prompts(
+    service: Service, body: Body, name: str = "prompt", most: int = _MAX_CHOICES
+) -> list[str | list[int]]:
+    """The prompts: one, or several if the field is a list of texts or of lists."""
+    body.require(name)
+    given = body.any(name)
     if isinstance(given, list) and given and not any(isinstance(part, int) for part in given):
-        given = body.values("prompt", most=_MAX_CHOICES)
-        return [_prompt(service, body, f"prompt[{i}]", part) for i, part in enumerate(given)]
-    return [_prompt(service, body, "prompt", given)]
+        given = body.values(name, most=most)
+        return [_prompt(service, body, f"{name}[{i}]", part) for i, part in enumerate(given)]
+    return [_prompt(service, body, name, given)]
 
 
 def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[int]:

@@ -28,6 +28,7 @@ from akunu_py.server.dialect import (
     read_prompts,
     read_samplers,
 )
+from akunu_py.server.embeddings import embed_llama, rank
 from akunu_py.server.errors import ApiError
 from akunu_py.server.openai_chat import read_chat
 from akunu_py.server.pool import Pool
@@ -42,7 +43,6 @@ from akunu_py.server.wire import (
     compact_json,
     logprob_entries,
     prompt_progress,
-    refuse_embeddings,
     sse,
     timings,
 )
@@ -336,13 +336,14 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/infill", _infill),
     Endpoint("POST", "/completion", _complete),
     Endpoint("POST", "/completions", _complete),
-    Endpoint("POST", "/tokenize", _tokenize),
-    Endpoint("POST", "/detokenize", _detokenize),
-    Endpoint("POST", "/apply-template", _apply_template),
-    Endpoint("GET", "/props", _props),
+    Endpoint("POST", "/tokenize", _tokenize, needs=None),
+    Endpoint("POST", "/detokenize", _detokenize, needs=None),
+    Endpoint("POST", "/apply-template", _apply_template, needs=None),
+    Endpoint("GET", "/props", _props, needs=None),
     PoolEndpoint("GET", "/lora-adapters", _lora_adapters),
-    PoolEndpoint("POST", "/embedding", refuse_embeddings),
-    PoolEndpoint("POST", "/embeddings", refuse_embeddings),
-    PoolEndpoint("POST", "/rerank", refuse_embeddings),
-    PoolEndpoint("POST", "/reranking", refuse_embeddings),
+    Endpoint("POST", "/embedding", embed_llama, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/embeddings", embed_llama, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/rerank", rank, is_slow=True, needs="reranking"),
+    Endpoint("POST", "/reranking", rank, is_slow=True, needs="reranking"),
+    Endpoint("POST", "/v1/reranking", rank, is_slow=True, needs="reranking"),
 )

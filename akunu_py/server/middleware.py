@@ -37,7 +37,9 @@ BODY: Final = "akunu_py.body"
 _CLIENT_LEFT: Final = 499
 """The status in the log if none was sent, as in nginx."""
 RELEASE: Final = "akunu_py.release"
-"""The key in a request's scope for a function to call with the number of bytes kept of its body."""
+"""The key in a request's scope for what to call with the bytes that are kept of its body."""
+MODEL: Final = "akunu_py.model"
+"""The key in a request's scope for the name of the model that it is for."""
 _HELD: Final = "akunu_py.held"
 _POLLED: Final = "/status.json"
 """The status page requests this all the time, so it is logged only at level DEBUG."""
@@ -55,7 +57,7 @@ _ORIGINS: Final = (
 
 class RequestLog:
     """Turns errors into responses, unless a response has begun, and logs a line for each request:
-    method, path, status, duration, and why it was refused.
+    method, path, status, duration, the model, and why it was refused.
 
     The line has no content of the request, and no client data from the path: `shown` turns that
     into `/v1/responses/{id:path}`. The application leaves the status in the scope: if this class
@@ -83,7 +85,8 @@ class RequestLog:
         finally:
             took_ms = (perf_counter() - begun) * 1000
             path, status = ascii(self._shown(scope["path"]))[1:-1], scope.get(STATUS, _CLIENT_LEFT)
-            why = f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
+            why = f", {ascii(scope[MODEL])[1:-1]}" if MODEL in scope else ""
+            why += f": {ascii(scope[NOTED_ERROR])[1:-1]}" if NOTED_ERROR in scope else ""
             level = logging.INFO
             if scope["path"] == _POLLED and status in (HTTPStatus.OK, _CLIENT_LEFT):
                 level = logging.DEBUG

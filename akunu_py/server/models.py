@@ -98,6 +98,7 @@ def _entry(pool: Pool, name: str, model: LocalModel) -> dict[str, Any]:
         "created_at": timestamp(_STARTED),
         "owned_by": "akunu_py",
         "aliases": named,
+        "capabilities": [model.ability],
         "tags": [],
         "meta": {
             "n_vocab": model.vocabulary,
@@ -125,7 +126,7 @@ def _state(pool: Pool, name: str, model: LocalModel) -> dict[str, Any]:
     state: dict[str, Any] = {
         "id": name,
         "object": "model",
-        "type": "embeddings" if model.kind == "embedding" else "llm",
+        "type": {"completion": "llm", "embedding": "embeddings"}.get(model.ability, model.ability),
         "publisher": owner or "local",
         "arch": model.architecture,
         "compatibility_type": "mlx",
@@ -171,6 +172,7 @@ def _tag(name: str, model: LocalModel) -> dict[str, Any]:
         "model": tagged(name),
         "size": model.nbytes,
         "digest": hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest(),
+        "capabilities": [model.ability],
         "details": _details(model),
     }
 
@@ -196,7 +198,8 @@ def _show(pool: Pool, body: Body) -> Response:
     template = "{{ .Prompt }}"  # the chat template is in another language
     if fills:
         template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
-    abilities = {"insert": fills, "tools": not format_.in_words, "thinking": format_.think_start}
+    abilities = {"insert": fills, "tools": format_.knows_calls, "thinking": format_.think_start}
+    abilities = abilities if model.ability == "completion" else {}
     family, context = model.architecture, _context(pool, model)
     info = {
         "general.architecture": family,
@@ -217,7 +220,7 @@ def _show(pool: Pool, body: Body) -> Response:
             "template": template,
             "details": _details(model),
             "model_info": info,
-            "capabilities": ["completion", *(name for name, has in abilities.items() if has)],
+            "capabilities": [model.ability, *(name for name, has in abilities.items() if has)],
             "modified_at": timestamp(_STARTED),
         }
     )

@@ -20,6 +20,7 @@ from akunu_py.server.conversation import (
     read_offered_tools,
 )
 from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options, schema_grammar
+from akunu_py.server.embeddings import embed_ollama, embed_one
 from akunu_py.server.errors import ApiError
 from akunu_py.server.models import tagged, timestamp
 from akunu_py.server.pool import Pool
@@ -34,9 +35,8 @@ from akunu_py.server.wire import (
     described_logprobs,
     finish_word,
     json_line,
-    refuse_embeddings,
 )
-from akunu_py.text.answer_parser import Step
+from akunu_py.text.answer_parser import AnswerFormat, Step
 from akunu_py.text.fim import FILL_FORMATS
 
 _SPOKEN_VERSION: Final = "0.12.6"
@@ -83,7 +83,9 @@ def _generate(service: Service, body: Body) -> Response:
     if tokenizer.has_chat_template:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
-        job = ChatJob.begin(tokenizer, messages, options, Tools(), _read_think(body))
+        job = ChatJob.begin(
+            tokenizer, messages, options, Tools(), _read_think(body, tokenizer.answer_format)
+        )
     else:
         job = Job("\n\n".join(part for part in (system, prompt) if part), options, is_chat=True)
     limit = service.engine.context_limit
@@ -97,7 +99,7 @@ def _chat(service: Service, body: Body) -> Response:
     tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
     tools = Tools(tuple(read_offered_tools(body)))
-    settings = _read_think(body)
+    settings = _read_think(body, tokenizer.answer_format)
     if not body.values("messages"):
         return _loaded(service, body, _NOTHING)
     for message in body.objects("messages"):
@@ -244,14 +246,16 @@ def _read_format(body: Body) -> Grammar | None:
     return schema_grammar(wanted)
 
 
-def _read_think(body: Body) -> dict[str, bool | str]:
-    """`think` as chat template settings: true, false, or the effort as a word."""
+def _read_think(body: Body, format_: AnswerFormat) -> dict[str, bool | str]:
+    """`think`, as settings of a chat template: true, false, or the effort as a word."""
     wanted = body.any("think")
     if isinstance(wanted, str):
         if wanted not in _EFFORTS:
             body.refuse("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
         return {"enable_thinking": True, "reasoning_effort": wanted}
     thinks = body.flag("think", default=None)
+    if thinks is False and format_.headers:
+        body.refuse("think", "cannot be false, as this model always thinks; `low` is least")
     return {} if thinks is None else {"enable_thinking": thinks}
 
 
@@ -275,7 +279,7 @@ def _version(_pool: Pool, _body: Body) -> Response:
 ENDPOINTS: Final = (
     Endpoint("POST", "/api/generate", _generate),
     Endpoint("POST", "/api/chat", _chat),
-    PoolEndpoint("POST", "/api/embed", refuse_embeddings),
-    PoolEndpoint("POST", "/api/embeddings", refuse_embeddings),
     PoolEndpoint("GET", "/api/version", _version),
+    Endpoint("POST", "/api/embed", embed_ollama, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/api/embeddings", embed_one, is_slow=True, needs="embedding"),
 )

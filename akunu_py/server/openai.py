@@ -21,18 +21,17 @@ from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import OPENAI, read_choices, read_options, read_prompts
+from akunu_py.server.embeddings import embed_openai, rank
 from akunu_py.server.errors import ApiError
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
     Endpoint,
     JobAnswer,
-    PoolEndpoint,
     Reply,
     bounded,
     finish_word,
     new_id,
     prompt_progress,
-    refuse_embeddings,
     spell,
     sse,
     timings,
@@ -339,6 +338,6 @@ ENDPOINTS: Final = (
     Endpoint("POST", "/v1/beta/completions", _complete),
     Endpoint("POST", "/v1/fim/completions", _fill),
     Endpoint("POST", "/fim/completions", _fill),
-    PoolEndpoint("POST", "/v1/embeddings", refuse_embeddings),
-    PoolEndpoint("POST", "/v1/rerank", refuse_embeddings),
+    Endpoint("POST", "/v1/embeddings", embed_openai, is_slow=True, needs="embedding"),
+    Endpoint("POST", "/v1/rerank", rank, is_slow=True, needs="reranking"),
 )

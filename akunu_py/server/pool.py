@@ -226,12 +226,14 @@ class Pool:
         return asyncio.gather(*(seat.loading for seat in seats if seat.loading))
 
     @asynccontextmanager
-    async def using(self, asked: str, keep_s: float | None = None) -> AsyncIterator[Seat]:
-        """The seat of a model, which may still be loading: await `loaded` before using its service.
-        The model stays until the block ends, and then for `keep_s` seconds.
+    async def using(
+        self, asked: str, keep_s: float | None, check: Callable[[LocalModel], None]
+    ) -> AsyncIterator[Seat]:
+        """The seat of a model, which is loaded or will be: await `loaded` before its service is
+        used. It stays until the block ends, and then for `keep_s` seconds.
 
         Raises:
-            NotFoundError: if there is no such model.
+            NotFoundError: if there is no such model; or what `check` raises about it.
             UnavailableError: if the server is stopping.
             QueueFullError: if too many requests are waiting already.
         """
@@ -239,6 +241,7 @@ class Pool:
             model = self.find(asked)
         except NotFoundError:
             model = await self._in_thread(partial(self.find_on_disk, asked))
+        check(model)
         seat = self._seat_of(model)
         if seat.service is None and self.waiting >= self.settings.queue:
             raise QueueFullError
@@ -411,7 +414,7 @@ class Pool:
             logger.warning("memory is short: emptying the caches of earlier requests")
             for service in held:
                 with suppress(AkunuError):  # its queue is full, or it is closed
-                    await asyncio.wrap_future(service.worker.submit(_empty_caches))
+                    await service.call(_empty_caches)
         elif idle := self._idle():
             logger.warning("memory is short: unloading %s", idle[0].model.name)
             await self.unload(idle[0])

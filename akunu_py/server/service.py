@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Event as Flag
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, Event, EventStream
@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 _EVENTS_AT_ONCE: Final = 256
 """After this many events, which take a millisecond or two, the event loop does other work."""
 SHUTTING_DOWN: Final = "The server is shutting down."
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -176,6 +178,7 @@ class Service:
         self.active: list[Job] = []
         """The jobs that are waiting or running."""
         self.worker = worker
+        self._calls: set[asyncio.Future[Any]] = set()
         self.trials: set[Flag] = set()
         """The events of requests whose grammar is being tried, to set when nobody waits for
         them."""
@@ -258,9 +261,24 @@ class Service:
                     await asyncio.sleep(0)
         return completions
 
+    async def call(self, task: Callable[["Engine"], T], *, queues: bool = True) -> T:
+        """Runs a function of the engine on its thread; see `EngineWorker.submit`."""
+        self.check_stopping()
+        call = asyncio.wrap_future(self.worker.submit(task, queues=queues))
+        self._calls.add(call)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            self.check_stopping()
+            raise
+        finally:
+            self._calls.discard(call)
+
     def stop(self) -> None:
-        """Ends all active jobs and accepts no more."""
+        """Ends all active jobs and calls, and accepts no more."""
         self._stopping = True
+        for call in self._calls:
+            call.cancel()
         for left in self.trials:
             left.set()
         for job in self.active:

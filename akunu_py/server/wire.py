@@ -7,10 +7,11 @@ knows neither ASGI nor disconnects. The engine's work begins when the response i
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.events import Completion, Event
+from akunu_py.options import BUNDLED_MODEL
 from akunu_py.round import Finish
 from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.errors import ApiError, noted_error
@@ -27,9 +29,11 @@ from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 
 if TYPE_CHECKING:
+    from akunu_py.model.library import LocalModel
     from akunu_py.server.body import Body
-    from akunu_py.server.pool import Pool
     from akunu_py.server.service import Job, Service
+
+logger = logging.getLogger(__name__)
 
 STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
@@ -39,11 +43,16 @@ CHUNK: Final = "http.response.body"
 ERRORS_COME_S: Final = 0.5
 """The status of a stream waits this long, which is enough for the engine to refuse a request."""
 SILENCE_S: Final = 5.0
-"""Proxies and clients give up on streams that are silent for 10 seconds or more."""
+"""Proxies and clients give up on streams that are silent for longer than 10 seconds or more."""
+_NOT_FOR_AGENTS: Final = f"{BUNDLED_MODEL} edits short Python code; it is not a model for agents."
 _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""Python's `splitlines`, which clients use to separate lines of JSON, also splits at these."""
+"""Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
+_EXAMPLES: Final[Mapping[str | None, str]] = {
+    "embedding": "; `akunu_py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
+    "reranking": "; `akunu_py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
+}
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=lambda part: part()
 )
@@ -55,36 +64,28 @@ not while it calls a function."""
 class Endpoint:
     """A method and a path, in Starlette's notation, and their handler.
 
-    The handler gets the body of a POST, or the path parameters of other requests. An open endpoint
-    needs no API key.
+    The handler gets the service of a model, and the body of a POST, or the parameters in the path
+    of another request. An open endpoint needs no API key, a slow one gets a thread, and most need
+    an ability of the model.
     """
 
     method: str
     path: str
-    handler: "Callable[[Service, Body], Response]"
-    is_open: bool = False
-
-
-@dataclass(frozen=True)
-class PoolEndpoint:
-    """An endpoint that concerns all models: the handler gets the pool, and no model is loaded. A
-    slow handler, which reads much from disk, gets a thread."""
-
-    method: str
-    path: str
-    handler: "Callable[[Pool, Body], Response]"
+    handler: "Callable[[Any, Body], Response]"
     is_open: bool = False
     is_slow: bool = False
+    needs: str | None = "completion"
+
+    def check(self, model: "LocalModel") -> None:
+        """Refuses a model that is for something else, before it is loaded."""
+        if self.needs not in (None, model.ability):
+            why = f"{model.name} is for {model.ability}, not for {self.needs}: name another model"
+            why += _EXAMPLES.get(self.needs, ".")
+            raise ApiError(HTTPStatus.BAD_REQUEST, why, param="model")
 
 
-def refuse_embeddings(_pool: "Pool", _body: "Body") -> Response:
-    """Says what to use instead of an endpoint for embeddings or ranking."""
-    raise ApiError(
-        HTTPStatus.NOT_IMPLEMENTED,
-        "This server only generates text, without embeddings or ranking; use a server with an "
-        "embedding model for those, such as llama-server --embedding.",
-        "not_supported_error",
-    )
+class PoolEndpoint(Endpoint):
+    """One for what concerns all models: the handler gets the pool, and no model is loaded."""
 
 
 def finish_word(finish: Finish | None) -> str:
@@ -200,8 +201,13 @@ class JobAnswer(Response):
         streams: bool,
         media_type: str = "text/event-stream",
     ) -> None:
-        grammar = jobs[0].options.grammar
-        self._warning = _warning(grammar.unmet) if grammar and grammar.unmet else {}
+        options, said = jobs[0].options, list[str]()
+        if options.grammar and (unmet := options.grammar.unmet):
+            said.append(f"The schema is followed without {', '.join(unmet)}.")
+        if options.sample_calls and service.model.name == BUNDLED_MODEL:
+            said.append(_NOT_FOR_AGENTS)
+            _warn_once(_NOT_FOR_AGENTS)
+        self._warning = _warning(" ".join(said)) if said else {}
         headers = {"Cache-Control": "no-cache"} | self._warning
         super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
@@ -297,10 +303,13 @@ class _Chunks:
                 await self.send((self._reply.keep_alive(),))
 
 
-def _warning(unmet: Sequence[str]) -> dict[str, str]:
-    """The header that lists the constraints of a schema that are not enforced."""
-    said = ascii(f"The schema is enforced without {', '.join(unmet)}."[:500])
-    return {"Warning": f'299 akunu_py "{said[1:-1]}"'}
+def _warning(said: str) -> dict[str, str]:
+    return {"Warning": f'299 akunu_py "{ascii(said[:500])[1:-1]}"'}
+
+
+@cache
+def _warn_once(said: str) -> None:
+    logger.warning(said)
 
 
 def spell(spelling: TokenBytes, token: int) -> str:

@@ -6,6 +6,7 @@ mlx-lm knows the model's marks around reasoning and tool calls, and how to parse
 
 import json
 import logging
+import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -13,7 +14,14 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.options import Reasoning
-from akunu_py.text.call_layout import LLAMA3, CallLayout, layout_of
+from akunu_py.text.call_layout import (
+    DEEPSEEK_MARKS,
+    HARMONY,
+    LLAMA3,
+    CallLayout,
+    deepseek_layout,
+    layout_of,
+)
 from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
 from akunu_py.text.json_schema import sample_arguments
 
@@ -28,9 +36,12 @@ class AnswerFormat:
         think_start, think_end: around reasoning.
         call_start, call_end: around tool calls; if only the end is empty, calls reach to the end
             of the answer.
-        parse: mlx-lm's parser of the text between the marks, which gets the tools, too.
+        parse: mlx-lm's parser of the text between the marks, which gets the tools, too; None where
+            it has none, and calls are read by their layout.
         layout: how calls are written between the marks; None if that is not known.
-        in_words: whether the template has no place for tools, so that messages describe them.
+        again, headers: see `Reasoning`.
+        in_words: what the template has no good place for, of tools, calls and results; it is said
+            in messages.
     """
 
     think_start: str = ""
@@ -39,11 +50,27 @@ class AnswerFormat:
     call_end: str = ""
     parse: Callable[[str, Any], Any] | None = None
     layout: CallLayout | None = None
-    in_words: bool = False
+    again: str = ""
+    headers: tuple[str, ...] = ()
+    in_words: frozenset[str] = frozenset()
 
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        call = "" if self.layout is None else self.layout.written(name, arguments)
-        return call and f"{self.call_start}{call}{self.call_end}"
+    @property
+    def knows_calls(self) -> bool:
+        """Whether the model has learnt to call in this format."""
+        return "results" not in self.in_words
+
+    @property
+    def other_headers(self) -> tuple[str, ...]:
+        """What messages begin with that are no calls."""
+        return (*self.headers, self.think_start) if self.headers else ()
+
+    def written(self, *calls: Mapping[str, Any]) -> str:
+        """The text of calls, each a name with its arguments; empty if the layout is unknown."""
+        if self.layout is None or not calls:
+            return ""
+        return "".join(
+            f"{self.call_start}{one}{self.call_end}" for one in self.layout.written(calls)
+        )
 
     def leaves_open(self, text: str) -> bool:
         if not (self.call_start and self.call_end):
@@ -52,7 +79,8 @@ class AnswerFormat:
 
     def sample_calls(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """A call of each tool with made-up values, to draft from; none if the layout is unknown."""
-        calls = (self.written(tool["function"]["name"], sample_arguments(tool)) for tool in tools)
+        named = ((tool["function"]["name"], sample_arguments(tool)) for tool in tools)
+        calls = (self.written({"name": name, "arguments": given}) for name, given in named)
         return tuple(filter(None, calls))
 
     def reasoning(self, prompt: str, begun: str = "") -> Reasoning | None:
@@ -62,47 +90,82 @@ class AnswerFormat:
         start, end, prompt = self.think_start, self.think_end, prompt.rstrip()
         if not start or prompt.endswith(end):
             return None
+        is_open = prompt.endswith(start.rstrip())
         if begun:
             is_open = begun.lstrip().startswith(start) and end not in begun
-            return Reasoning(start, end, is_open=True) if is_open else None
-        return Reasoning(start, end, is_open=prompt.endswith(start.rstrip()))
+            if not is_open:
+                return None
+        return Reasoning(start, end, is_open, again=self.again, headers=self.headers)
+
+    def begin_text(self, thought: str, reasoning: Reasoning | None) -> str:
+        """What a prompt has before a text that the answer continues, if the answer may begin with
+        reasoning, which was `thought`."""
+        is_open = reasoning is not None and reasoning.is_open
+        if self.headers:
+            said = f"{self.think_start}{thought}{self.think_end}{self.again}" if thought else ""
+            return f"{said}{self.headers[0]}"
+        if not is_open and not (reasoning and thought):
+            return ""
+        said = f"{thought}\n{self.think_end}\n\n".lstrip()
+        return said if is_open else f"{self.think_start}\n{said}"
 
     def read_calls(self, text: str, tools: Sequence[Any]) -> tuple[ToolCall, ...]:
-        if self.parse is None:
-            return ()
         try:
+            if self.parse is None:
+                return self._read_by_layout(text)
             parsed = self.parse(text, list(tools))
             return tuple(map(_tool_call, parsed if isinstance(parsed, list) else [parsed]))
         except Exception as error:  # parsers raise nearly anything on what a model may write
             logger.warning("a tool call cannot be read: %s", type(error).__name__)
             return ()
 
+    def _read_by_layout(self, text: str) -> tuple[ToolCall, ...]:
+        if self.layout is None:
+            return ()
+        calls: list[ToolCall] = []
+        for each in CallReader(self.layout, self.call_end, {}).feed(f"{text}{self.call_end}"):
+            if isinstance(each, ToolCall):
+                calls.append(each)
+            else:
+                calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + each)
+        return tuple(calls) if all(call.complete for call in calls) else ()
 
-_LLAMA3_START: Final = '{"name": "'
+
+_IN_WORDS: Final = frozenset(("tools", "calls", "results"))
+_HARMONY: Final = AnswerFormat(
+    "<|channel|>analysis<|message|>",
+    "<|end|>",
+    "<|channel|>commentary to=functions.",
+    layout=HARMONY,
+    again="<|start|>assistant",
+    headers=("<|channel|>final<|message|>", "<|channel|>commentary<|message|>"),
+)
+"""gpt-oss's; an answer ends with its call."""
 
 
 def answer_format_of(wrapped: Any, template: str) -> AnswerFormat:
     """The format of the answers of a model, by mlx-lm's wrapper around its tokenizer and its chat
-    template. mlx-lm has no parser for Llama 3's calls, which are JSON without marks. A model whose
-    format of calls is unknown is told to write Qwen's."""
+    template. A model whose format of calls is unknown is told to write Qwen's."""
     thinking = (wrapped.think_start or "", wrapped.think_end or "")
     parse = wrapped.tool_parser
     if parse is not None:
         layout = layout_of(parse.__module__.rpartition(".")[2], template)
         marks = (wrapped.tool_call_start or "", wrapped.tool_call_end or "")
         return AnswerFormat(*thinking, *marks, parse, layout)
+    shows_tools = re.search(r"\btools\b", template) is not None
+    told = frozenset(() if shows_tools else ("tools",))
+    if _HARMONY.headers[0] in template:
+        return replace(_HARMONY, in_words=told)
+    if DEEPSEEK_MARKS[0] in template:  # such templates show only some calls
+        layout, told = deepseek_layout(template), told | {"calls"}
+        return AnswerFormat(*thinking, *DEEPSEEK_MARKS, layout=layout, in_words=told)
     if '{"name": function name, "parameters": dictionary' in template:
-        return AnswerFormat(*thinking, _LLAMA3_START, "", _parse_llama3, LLAMA3)
+        return AnswerFormat(*thinking, '{"name": "', layout=LLAMA3)
     from mlx_lm.tool_parsers import json_tools  # noqa: PLC0415  (the backend imports mlx-lm first)
 
     marks = (json_tools.tool_call_start, json_tools.tool_call_end)
     layout = layout_of("json_tools", template)
-    return AnswerFormat(*thinking, *marks, json_tools.parse_tool_call, layout, in_words=True)
-
-
-def _parse_llama3(text: str, _: Any) -> dict[str, Any]:
-    called = json.loads(f"{_LLAMA3_START}{text}")
-    return {"name": called["name"], "arguments": called.get("parameters", {})}
+    return AnswerFormat(*thinking, *marks, json_tools.parse_tool_call, layout, in_words=_IN_WORDS)
 
 
 BlockKind = Literal["reasoning", "text", "call"]
@@ -220,6 +283,8 @@ class AnswerParser:
             self._before_words = not text
         ended = text.removesuffix(self._format.think_end)
         self._after_mark = ended != text
+        if self._after_mark:  # there may be more reasoning
+            self._before_words, self._after_start = True, False
         yield from self._add_text("reasoning", ended)
 
     def _read(self, text: str) -> Generator[Step, None, str]:

@@ -105,8 +105,13 @@ class CallGrammar:
         return self._lark(f"start: {self._marked_calls()}")
 
     def after_mark(self) -> str:
-        """The grammar of a mark, which may begin within a token, and the calls after it."""
+        """The grammar of a mark, which may begin within a token, and the calls after it; or of the
+        header of a message, which may be one of calls."""
         mark = self._format.call_start
+        if others := self._format.other_headers:
+            other = " | ".join(map(self._text, others))
+            again = self._text(self._format.again)
+            return self._lark(f"start: ({again})? ({self._text(mark)} calls | {other})")
         pieces = self._split(mark)
         if pieces[0] in self._control_tokens:
             return self._lark(f"start: {self._text(mark)} calls")
@@ -119,7 +124,8 @@ class CallGrammar:
         """The grammar of calls, or of an answer, which is JSON of the schema `answer`."""
         schema = closed(bounded(json.loads(answer)))
         start = f"start: {self._marked_calls()} | answer"
-        return self._lark(f"{start}\nanswer: {json_lark(schema)}")
+        header = self._text(self._format.headers[0]) if self._format.headers else ""
+        return self._lark(f"{start}\nanswer: {header} {json_lark(schema)}")
 
     def _marked_calls(self) -> str:
         """Calls behind their mark, and more behind marks of their own if there may be any."""
@@ -310,7 +316,7 @@ def make_checked(make: Callable[[], str]) -> Grammar:
     """A grammar, with what it leaves out; one that llguidance cannot follow is refused."""
     try:
         source = make()
-        return Grammar("lark", source, unmet=unmet_in(source))
+        return Grammar("lark", source, headed=True, unmet=unmet_in(source))
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         known = isinstance(error, InvalidRequestError | ValueError)  # or the schema makes no sense
         reason = str(error) if known else f"{type(error).__name__}, {error}"

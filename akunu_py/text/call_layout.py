@@ -2,7 +2,7 @@
 that a grammar and a reader share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -53,12 +53,16 @@ class CallLayout:
     def has_json(self) -> bool:
         return not self.key_end
 
-    def written(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The text of a call between its marks, as models mostly write it."""
-        return (
-            f"{self.start}{self.before_name}{name}{self.after_name}"
-            f"{self._arguments(arguments)}{self.end}{self.close}"
-        ).replace(NUMBER, "0")
+    def written(self, calls: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The texts between marks that calls, each a name with its arguments, are mostly written
+        as: one for each call, or one for all."""
+        each = [
+            f"{self.before_name}{call['name']}{self.after_name}".replace(NUMBER, str(number))
+            + f"{self._arguments(call['arguments'])}{self.end}"
+            for number, call in enumerate(calls)
+        ]
+        texts = each if self.between is None else [self.between.join(each)]
+        return [f"{self.start}{text}{self.close}" for text in texts]
 
     def _arguments(self, arguments: Mapping[str, Any]) -> str:
         if self.has_json:
@@ -75,6 +79,21 @@ class CallLayout:
 
 
 LLAMA3: Final = CallLayout(after_name='", "parameters": ', end="}")
+HARMONY: Final = CallLayout(after_name=" <|constrain|>json<|message|>")
+DEEPSEEK_MARKS: Final = ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")  # noqa: RUF001
+_BEGIN, _SEP, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"  # noqa: RUF001
+
+
+def deepseek_layout(template: str) -> CallLayout:
+    """DeepSeek's calls: V2.5, V3 and R1 write a word and a fence more than V3.1."""
+    if "```json" not in template:
+        return CallLayout(before_name=_BEGIN, after_name=_SEP, end=_END, between="")
+    return CallLayout(
+        before_name=f"{_BEGIN}function{_SEP}",
+        after_name="\n```json\n",
+        end=f"\n```{_END}",
+        between="\n",
+    )
 
 
 def _tagged(prefix: str = "", line: str = "") -> CallLayout:

@@ -164,6 +164,45 @@ class ReasoningSplitter:
         return taken
 
 
+class MessageSplitter(ReasoningSplitter):
+    """Splits an answer that is several messages, any of which may be reasoning, and leaves out
+    their headers. Reasoning that follows text in one piece waits for the next piece.
+    """
+
+    def __init__(self, reasoning: Reasoning) -> None:
+        super().__init__(reasoning)
+        self._marks = (reasoning.start, reasoning.end, reasoning.again, *reasoning.headers)
+
+    def feed(self, text: str) -> tuple[str, str]:
+        self._held += text
+        start, end, again = self._marks[:3]
+        thought = answer = ""
+        while True:
+            marks = (end, again) if self._inside else self._marks
+            found = [(at, mark) for mark in marks if (at := self._held.find(mark)) >= 0]
+            ready = len(self._held) - pending_length(self._held, marks)
+            at, mark = min(found, default=(ready, ""))
+            before = self._take(at)
+            if self._inside:
+                self._inside = not mark
+                thought += before + self._take(len(end) if mark == end else 0)
+            else:
+                answer += before
+                if mark == start and answer:
+                    break
+                self._inside = mark == start
+                thought += self._take(len(mark)) if self._inside else ""
+                self._held = self._held.removeprefix(mark)
+            if not mark:
+                break
+        self.over = not self._inside and not self._held
+        return thought, answer
+
+    def flush(self) -> tuple[str, str]:
+        thought, rest = super().flush()
+        return thought, rest if len(rest) == 1 else ""  # or it is a header that was cut
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Text that became readable with one token, what drafted that token, if anything did, and how
@@ -190,6 +229,8 @@ class TextStream:
         self._in_gap = False  # between the reasoning and the first word after it
         self._detokenizer = detokenizer
         self._splitter = ReasoningSplitter(reasoning)
+        if reasoning is not None and reasoning.headers:
+            self._splitter = MessageSplitter(reasoning)
         self._scanner = StopScanner(stops)
 
     @property

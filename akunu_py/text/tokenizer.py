@@ -245,6 +245,9 @@ class Tokenizer:
                 "This model has no chat template; use `generate` with a plain prompt instead, or "
                 "--use-default-chat-template."
             )
+        variables = self.template_args | dict(settings or {})
+        if "enable_thinking" in variables and "enable_thinking" not in self.template:
+            variables.setdefault("thinking", variables["enable_thinking"])  # DeepSeek V3.1's name
         try:
             rendered = self.wrapped.apply_chat_template(
                 [
@@ -254,7 +257,7 @@ class Tokenizer:
                 tokenize=False,
                 add_generation_prompt=open_answer,
                 tools=self.as_text(tools) or None,
-                **self.template_args | dict(settings or {}),
+                **variables,
             )
             return str(rendered)
         except Exception as error:  # the template is the model's own code and may raise anything

@@ -9,6 +9,7 @@ right content; leftovers of the kill must not be taken for prompts.
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from random import Random
 from time import sleep
@@ -71,26 +72,25 @@ def holds(store: PromptStore, number: int) -> bool:
     return True
 
 
-def write(place: Path, *, single: bool, first: int) -> Iterator[int]:
+def write(place: Path, *, single: bool) -> Iterator[int]:
     """Writes one text after the other; yields the number of each that has been written."""
-    store, number = PromptStore(place, "kills", sample(), limit=_LIMIT, single=single), first
-    while True:
+    store = PromptStore(place, "kills", sample(), limit=_LIMIT, single=single)
+    for number in count(1):
         cache = make_cache()
         fill(cache, text_of(number))
         cache.keep()
         while store.save(text_of(number), cache, closing=True):
             pass
         yield number
-        number += 1
 
 
-def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
-    """Starts a writer, kills it, and examines what it left; returns the number for the next one.
+def kill_once(place: Path, *, single: bool, wait_s: float) -> None:
+    """Starts a writer, kills it, and examines what it left.
 
     Raises:
         AssertionError: if a text is lost or wrong.
     """
-    command = [sys.executable, "-m", "tests.cache.test_killed_writers", str(place), str(first)]
+    command = [sys.executable, "-m", "tests.cache.test_killed_writers", str(place)]
     with subprocess.Popen(
         [*command, *(["single"] if single else [])], stdout=subprocess.PIPE, text=True
     ) as writer:
@@ -103,28 +103,22 @@ def kill_once(place: Path, *, single: bool, first: int, wait_s: float) -> int:
     last = said[-1]
     if single:
         assert [holds(store, last), holds(store, last + 1)].count(True) == 1
-        return last + 2
+        return
     recent = said[-10:]  # those before may have been deleted, because the folder is bounded
     assert all(holds(store, number) for number in recent), recent
     total = sum(path.stat().st_size for path in place.glob("akunu-*"))
     assert total <= _LIMIT, total
-    return last + 2
 
 
 @pytest.mark.parametrize("single", [True, False], ids=["a single file", "a folder"])
 def test_killed_writers_leave_the_old_text_or_the_new_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, single: bool
 ) -> None:
-    draw, number, place = Random(0), 1, tmp_path / "prompts"
-    for _ in range(2):
-        wait_s = draw.uniform(0, _LONGEST_WAIT_S)
-        number = kill_once(place, single=single, first=number, wait_s=wait_s)
-        for left in tmp_path.rglob(".*"):
-            left.unlink()
+    kill_once(tmp_path / "prompts", single=single, wait_s=Random().uniform(0, _LONGEST_WAIT_S))
     assert not caplog.records
 
 
 if __name__ == "__main__":
-    place, first, *single = sys.argv[1:]
-    for number in write(Path(place), single=bool(single), first=int(first)):
+    place, *single = sys.argv[1:]
+    for number in write(Path(place), single=bool(single)):
         print(number, flush=True)

@@ -85,7 +85,7 @@ def feed(cache: KVCache, tokens: list[int]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_any_history_leaves_what_fresh_appends_would(
     kinds: tuple[Callable[[], Any], ...], data: st.DataObject
@@ -191,7 +191,7 @@ def test_masks_of_windows_show_each_position_its_window(
         assert mask.tolist() == shown
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_model_predicts_after_rollbacks_as_after_a_fresh_prefill(
     data: st.DataObject, model: TargetModel

@@ -287,7 +287,7 @@ prompts = st.lists(
 
 
 @given(asked=prompts, memory=st.sampled_from([1, 600_000 * 3, NO_LIMIT]), data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_caches_always_hold_what_they_say(
     model: TargetModel,
     asked: list[tuple[int, int, int, int]],
@@ -309,7 +309,7 @@ def test_caches_always_hold_what_they_say(
 
 
 @given(asked=prompts, data=st.data(), seats=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_caches_of_several_requests_hold_what_they_say(
     model: TargetModel, asked: list[tuple[int, int, int, int]], data: st.DataObject, seats: int
 ) -> None:

@@ -81,7 +81,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 @by_kind
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_what_is_read_is_what_a_fresh_prefill_leaves(kinds: Kinds, data: st.DataObject) -> None:
     with TemporaryDirectory() as name:
@@ -155,7 +155,7 @@ def test_nothing_is_read_for_a_few_tokens(tmp_path: Path) -> None:
 
 
 @by_kind
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_damaged_file_is_ignored_and_deleted_with_a_line(
     kinds: Kinds, data: st.DataObject

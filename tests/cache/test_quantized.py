@@ -63,7 +63,7 @@ def mlx_lm_holds(tokens: list[int], quantization: KVQuantization) -> list[mx.arr
     return [*keys, *values]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_history_leaves_what_mlx_lms_cache_would_hold(data: st.DataObject) -> None:
     form: KVForm = data.draw(st.sampled_from(FORMS))
@@ -206,10 +206,9 @@ def test_drafts_leave_the_text_alone(
     model = model_of(name, KVQuantization(8, 32, start, form))
     plain = answer(model, sampling)
     assert len(set(plain)) > 3
-    for seed in range(2):
-        drafter = OracleDrafter(len(SHORT), plain, seed=seed, error=0.3, silence=0.2)
-        assert answer(model, sampling, drafter) == plain
-        assert any(drafted for drafted, _ in drafter.verified)
+    drafter = OracleDrafter(len(SHORT), plain, error=0.3, silence=0.2)
+    assert answer(model, sampling, drafter) == plain
+    assert any(drafted for drafted, _ in drafter.verified)
 
 
 @pytest.mark.parametrize(
@@ -359,9 +358,8 @@ def test_exact_answers_are_those_without_drafts(name: str, sampling: Sampling) -
     model = model_of(name, KVQuantization(8, 32, 25))  # in the middle of a block
     assert model.is_coarse
     plain = answer(model, sampling, rows=BLOCK_ROWS)
-    for seed in range(3):
-        drafter = OracleDrafter(len(SHORT), plain, seed=seed, error=0.2)
-        assert answer(model, sampling, drafter, rows=BLOCK_ROWS) == plain
+    drafter = OracleDrafter(len(SHORT), plain, error=0.2)
+    assert answer(model, sampling, drafter, rows=BLOCK_ROWS) == plain
 
 
 @pytest.mark.parametrize("start", [0, 7])

@@ -9,13 +9,13 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-import akunu_py
 from akunu_py import Options
 from akunu_py.cache.layers import LayerCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.states import make_recordable
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
+from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_tokenizer
 from tests.architectures import COMMON, VOCABULARY, make_model, make_network, random_tokens
 from tests.planning.curves import FLAT
@@ -48,10 +48,9 @@ pytestmark = pytest.mark.usefixtures("without_compiler")
 MakeEngine = Callable[..., Engine]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make_engine(tiny_model_dir: Path) -> MakeEngine:
-    tokenizer = load_tokenizer(str(tiny_model_dir))
-    backend = akunu_py.load(str(tiny_model_dir)).backend
+    tokenizer, backend = load_tokenizer(str(tiny_model_dir)), find_backend()
 
     def make(name: str, **options: int) -> Engine:
         return Engine(
@@ -204,8 +203,10 @@ def test_models_with_code_of_their_own_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("after", [2, 6], ids=["in the prefill", "in the answer"])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ValueError])
-@pytest.mark.parametrize("name", ["llama", "qwen3_next", "gemma3_text"])
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("llama", KeyboardInterrupt), ("qwen3_next", MemoryError), ("gemma3_text", ValueError)],
+)
 def test_a_broken_forward_leaves_no_trace(
     name: str,
     error: type[BaseException],

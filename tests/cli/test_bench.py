@@ -8,6 +8,7 @@ import pytest
 from akunu_py import loading
 from akunu_py.__main__ import main
 from akunu_py.calibration import measure as calibration
+from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.package import CACHE_VARIABLE
 from tests.planning.curves import STEPPED
 
@@ -22,6 +23,7 @@ class TestCost:
         """The command, on a machine whose costs are given."""
         monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
         monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: STEPPED)
+        monkeypatch.setattr(RowClassSearch, "find", lambda *_: None)
         return ["bench", "cost", "--model", str(tiny_model_dir)]
 
     def test_tables(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,13 +34,12 @@ class TestCost:
         assert "3.10" in out
         assert "Drafting pays here" in out
 
-    def test_it_prints_json(self, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_it_prints_json_and_the_engine_uses_what_it_measured(
+        self, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         assert main([*words, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["drafts"][3]["break_even_acceptance"] == pytest.approx(0.1, abs=0.01)
-
-    def test_the_engine_uses_what_it_measured(self, words: list[str], tmp_path: Path) -> None:
-        assert main([*words, "--json"]) == 0
         assert len(list((tmp_path / "cache" / "costs").iterdir())) == 1
 
 

@@ -35,7 +35,7 @@ PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 def said_in(worker: EngineWorker, screen: Screen) -> list[str]:
     """What is said in a chat on a screen."""
     conversation = Conversation(worker, Options(), progress=screen.progress)
-    Chat(conversation, screen).run()
+    Chat(conversation, screen, doubts=True).run()
     return [message["content"] for message in conversation.messages]
 
 
@@ -55,6 +55,18 @@ class TestPipe:
         said = talk(FakeEngine("Hi.\n", "Bye."), b"Hello?\r\n\n  \nDone?")
         assert said == ["Hello?", "Hi.\n", "Done?", "Bye."]
         assert capsys.readouterr() == ("Hi.\nBye.\n", "It is only a fake.\n")
+
+    @pytest.mark.parametrize(
+        ("code", "doubt"),
+        [("def f(x)", "not valid Python"), ("a = 1", "is unchanged"), ("a = 2", "")],
+    )
+    def test_what_is_wrong_with_an_answer_is_said(
+        self, talk: Talk, capsys: pytest.CaptureFixture[str], code: str, doubt: str
+    ) -> None:
+        talk(FakeEngine(f"```python\n{code}\n```\n"), b"Double the number in: a = 1\n")
+        _, said = capsys.readouterr().err.split("\n", 1)
+        assert doubt in said
+        assert bool(said) == bool(doubt)
 
     def test_a_backslash_continues_the_turn(self, talk: Talk) -> None:
         said = talk(FakeEngine(), b"\\\n\nEdit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\")

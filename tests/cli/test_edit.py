@@ -13,7 +13,6 @@ import pytest
 
 from akunu_py.__main__ import main
 from akunu_py.cli import edit as command
-from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event
 from tests.cli.fakes import ENDLESS, FakeEngine
@@ -167,21 +166,6 @@ def test_a_part_is_all_that_the_model_sees(answers: Answer, path: Path) -> None:
     assert main(["edit", str(path), "Rename y", "--lines", "5", "--yes"]) == 4
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "```\n--- a/file.py\n+++ b/file.py\n@@ -1,2 +1,2 @@\n-def f(x):\n-    return x\n"
-        "+def f(y):\n+    return y\n```",
-        "```python\nfile.py\n<<<<<<< SEARCH\ndef f(x):\n    return x\n=======\n"
-        "def f(y):\n    return y\n>>>>>>> REPLACE\n```",
-    ],
-)
-def test_changes_are_not_taken_for_the_text(answers: Answer, path: Path, answer: str) -> None:
-    answers(answer)
-    assert main(["edit", str(path), "Rename x", "--yes"]) == 0
-    assert path.read_text() == NEW
-
-
 def test_an_answer_in_two_formats_is_refused(
     answers: Answer, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,13 +174,6 @@ def test_an_answer_in_two_formats_is_refused(
     assert main(["edit", str(path), "Rename x", "--yes"]) == 4
     assert path.read_text() == OLD
     assert "in more than one format" in capsys.readouterr().err
-
-
-def test_a_part_may_be_answered_with_its_indentation(answers: Answer, path: Path) -> None:
-    path.write_text("class A:\n    def f(x):\n        return x\n")
-    answers("```python\n    def f(y):\n        return y\n```")
-    assert main(["edit", str(path), "Rename x", "--function", "f", "--yes"]) == 0
-    assert path.read_text() == "class A:\n    def f(y):\n        return y\n"
 
 
 def test_a_long_file_goes_in_windows(answers: Answer, path: Path) -> None:
@@ -409,23 +386,6 @@ def test_ctrl_c_changes_nothing(answers: Answer, path: Path) -> None:
     answers(ENDLESS, interrupts=1)
     assert main(["edit", str(path), "Rename x", "--yes"]) == 130
     assert path.read_text() == OLD
-
-
-def test_a_file_that_changes_meanwhile_is_left_alone(
-    answers: Answer, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers(fenced(NEW))
-    read = TextFile.read.__func__  # type: ignore[attr-defined]
-
-    def change(kind: type[TextFile], path: Path) -> TextFile:
-        found: TextFile = read(kind, path)
-        path.write_text("of another\n")
-        return found
-
-    monkeypatch.setattr(TextFile, "read", classmethod(change))
-    assert main(["edit", str(path), "Rename x", "--yes"]) == 4
-    assert path.read_text() == "of another\n"
-    assert "has changed since it was read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

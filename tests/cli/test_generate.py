@@ -12,6 +12,7 @@ import pytest
 from akunu_py.__main__ import main
 from akunu_py.engine import Engine
 from akunu_py.options import Options
+from tests.qwen import POOL, add_modules, write_qwen
 
 Answer = Callable[..., dict[str, Any]]
 STATS = {
@@ -147,3 +148,19 @@ def test_json_that_was_cut_says_so(
         "The JSON is not complete: stopped at the token limit; allow more"
         in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize("command", [["chat"], ["generate", "-p", "a"], ["edit", "a.py", "a"]])
+def test_a_model_for_embeddings_is_refused(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = add_modules(write_qwen(tmp_path / "vectors"), POOL)
+    (tmp_path / "a.py").write_text("a = 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "--model", str(folder), *(["--yes"] if "edit" in command else [])]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("akunu-py: vectors is for embedding, not for completion: name another")
+    assert said.count("\n") == 1

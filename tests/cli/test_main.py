@@ -121,10 +121,10 @@ def test_closed_standard_output() -> None:
 def test_a_busy_engine_does_not_keep_the_process() -> None:
     script = (
         "import threading, akunu_py.__main__ as program\n"
-        "from akunu_py.worker import THREAD_NAME\n"
+        "from akunu_py.machine.threads import start\n"
         "program.main = lambda: print('said', end='') or 5\n"
         "wait = threading.Event().wait\n"
-        "threading.Thread(target=wait, name=THREAD_NAME, daemon=True).start()\n"
+        "start(wait)\n"
         "program.run()"
     )
     assert run("-c", script)[:2] == (5, "said")

@@ -27,6 +27,7 @@ from akunu_py.model.library import LocalModel
 from akunu_py.scheduler import Scheduler
 from akunu_py.server.settings import Defaults, ServerSettings
 from tests import processes
+from tests.server.live import wait_until
 from tests.tiny_model import write_tiny_model
 
 PATIENCE_S = 60
@@ -90,8 +91,7 @@ def wait_for_requests(url: str, count: int) -> None:
     """Waits until the server has accepted this many requests, by its own counts."""
     counts = re.compile(r"^llamacpp:requests_(?:total|processing|deferred) (\d+)$", re.MULTILINE)
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
-        while sum(map(int, counts.findall(client.get("/metrics").text))) < count:
-            pass
+        wait_until(lambda: sum(map(int, counts.findall(client.get("/metrics").text))) >= count)
 
 
 def test_a_signal_ends_it_with_requests_in_flight(process: "subprocess.Popen[str]") -> None:

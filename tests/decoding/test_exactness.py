@@ -11,9 +11,9 @@ from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
 from akunu_py.engine import Engine
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.loading import load_target
+from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
-from akunu_py.options import ModelOptions, Options, Sampling
+from akunu_py.options import Options, Sampling
 from akunu_py.planning.row_class import BLOCK_ROWS
 from akunu_py.round import Round
 from akunu_py.sampling.sampler import Sampler
@@ -75,10 +75,10 @@ def test_forwards_of_one_shape_give_one_text(
 def rounding_engine(request: pytest.FixtureRequest, tiny_model_dir: Path) -> Iterator[Engine]:
     """A tiny model in bfloat16 that rounds as on a GPU, with states or windows."""
     backend, name = find_backend(), request.param
-    loaded = load_target(ModelOptions(str(tiny_model_dir), weights="dense"), backend)
+    tokenizer = load_tokenizer(str(tiny_model_dir))
     network = make_network(name)
     round_as(ANY_SIZE, network)
-    model = TargetModel(network, loaded.tokenizer, config(name), name=name, layout="dense")
+    model = TargetModel(network, tokenizer, config(name), name=name, layout="dense")
     with attention_of(ANY_SIZE):
         yield Engine(model, backend, prefill_step_size=64)
 

@@ -200,14 +200,14 @@ QUESTION, CODE, POEM = "What is the capital of France?", "def add(a, b):\n    re
 @pytest.mark.parametrize(
     ("prompt", "options"),
     [
-        (QUESTION, Options(24)),
-        (CODE, Options(24, num_draft_tokens=3)),
+        (QUESTION, Options(16)),
+        (CODE, Options(16, num_draft_tokens=3)),
         (POEM, Options(12, exact=True)),
-        (QUESTION, Options(24, temperature=0.8, top_p=0.9, seed=3)),
-        (CODE, Options(24, repetition_penalty=1.3)),
-        (POEM, Options(24, grammar=Grammar("regex", "[a-z ]{9,30}"))),
-        (QUESTION, Options(24, stop=("e",))),
-        (CODE, Options(24, logprobs=2)),
+        (QUESTION, Options(16, temperature=0.8, top_p=0.9, seed=3)),
+        (CODE, Options(16, repetition_penalty=1.3)),
+        (POEM, Options(16, grammar=Grammar("regex", "[a-z ]{9,30}"))),
+        (QUESTION, Options(16, stop=("e",))),
+        (CODE, Options(16, logprobs=2)),
     ],
     ids=["planned", "fixed", "exact", "sampled", "penalized", "grammar", "stop", "logprobs"],
 )

@@ -53,7 +53,7 @@ class Ending:
 
 def prompts() -> list[list[int]]:
     draw = Random(1)
-    return [[draw.randrange(100) for _ in range(30)] for _ in range(6)]
+    return [[draw.randrange(100) for _ in range(30)] for _ in range(4)]
 
 
 @pytest.mark.parametrize("kind", ["qwen3_5", "rwkv7"])

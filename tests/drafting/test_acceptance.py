@@ -11,17 +11,10 @@ from akunu_py.drafting.evidence import (
     EVIDENCE,
     RECALLED,
     RIVAL_ODDS,
-    SILENT,
     SUPPORT_ODDS,
     bucket,
-    copy_evidence,
-    match_evidence,
     priors,
-    recall_evidence,
-    rival_class,
-    support_class,
 )
-from akunu_py.drafting.occurrences import Consensus, bigram_affinity_of
 
 
 def draft(
@@ -81,28 +74,3 @@ def test_priors_are_probabilities_whatever_the_odds() -> None:
     for kind in range(EVIDENCE + len(RECALLED)):
         for odds in (*AFFINITY_ODDS, *SUPPORT_ODDS, *RIVAL_ODDS):
             assert 0 < rates.of(bucket(kind, 999), odds) < 1
-
-
-def test_what_always_followed_is_expected_more_than_what_sometimes_did() -> None:
-    rates = AcceptanceRates(priors())
-    pair = match_evidence(2, False)[Consensus.ALL]
-    for where in (bucket(copy_evidence(9), 0), bucket(pair, 3)):
-        always, mostly, once, rarely = (
-            rates.of(where, AFFINITY_ODDS[bigram_affinity_of(*counts)])
-            for counts in ((9, 0), (9, 2), (1, 2), (1, 40))
-        )
-        assert always > mostly > max(once, rarely)
-
-
-@pytest.mark.parametrize("length", [1, 3, 6, 16])
-def test_other_texts_that_go_on_alike_make_a_token_likelier(length: int) -> None:
-    never, always = (SUPPORT_ODDS[support_class(length, share)] for share in (0.0, 1.0))
-    assert never < 1 < always
-
-
-def test_a_request_that_goes_on_otherwise_makes_a_recalled_token_less_likely() -> None:
-    rates, where = AcceptanceRates(priors()), bucket(recall_evidence(4, 0.8), 0)
-    classes = (SILENT, rival_class(0.5), rival_class(0.7), rival_class(1.0))
-    probs = [rates.of(where, RIVAL_ODDS[one]) for one in classes]
-    assert probs == sorted(probs, reverse=True)
-    assert probs[0] > 2 * probs[-1]

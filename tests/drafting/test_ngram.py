@@ -1,6 +1,6 @@
 """akunu's predictor against a naive model that keeps every n-gram in a list."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.drafting.ngram import NGramDrafter
@@ -33,7 +33,6 @@ def first_to_reach_last(followers: list[int], most: int) -> int:
 
 
 @given(prompt=streams, text=streams, limit=st.integers(0, 6))
-@settings(deadline=None)
 def test_drafts_what_the_naive_model_drafts(prompt: list[int], text: list[int], limit: int) -> None:
     drafter = NGramDrafter()
     drafter.begin(prompt)

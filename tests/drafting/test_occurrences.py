@@ -1,7 +1,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.drafting.auto import AutoDrafter
@@ -16,7 +16,6 @@ from akunu_py.tokens import agreement
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))
-@settings(deadline=None)
 def test_a_match_is_found_if_the_last_token_occurred_before(text: list[int]) -> None:
     occurrences = Occurrences(text)
     match = occurrences.best()
@@ -69,7 +68,6 @@ def test_large_ids_do_not_confuse_the_chains() -> None:
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=90), st.data())
-@settings(deadline=None)
 def test_bigram_affinity_counts_all_that_followed_a_token(
     text: list[int], data: st.DataObject
 ) -> None:
@@ -82,7 +80,6 @@ def test_bigram_affinity_counts_all_that_followed_a_token(
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
-@settings(deadline=None)
 def test_lists_the_places_of_the_last_token(text: list[int]) -> None:
     places = [index + 1 for index, token in enumerate(text) if token == text[-1]]
     assert list(Occurrences(text).after_last()) == places
@@ -94,7 +91,6 @@ requests = st.tuples(texts, st.lists(texts, max_size=2), texts)
 
 
 @given(st.lists(requests, min_size=1, max_size=6), st.booleans())
-@settings(deadline=None)
 def test_a_request_after_others_is_indexed_as_if_it_were_the_first(
     asked: list[tuple[list[int], list[list[int]], list[int]]], is_conversation: bool
 ) -> None:

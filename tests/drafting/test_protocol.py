@@ -32,7 +32,7 @@ def check(draft: Draft, seen: set[int], limit: int) -> None:
 
 @pytest.mark.parametrize("make", LOOKUPS)
 @given(prompt=streams, references=st.lists(streams, max_size=3), text=streams, data=st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_lookups_draft_only_seen_tokens_within_the_limit(
     make: Callable[[], Drafter],
     prompt: list[int],
@@ -74,7 +74,7 @@ def agreement(drafted: Sequence[int], text: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("make", LOOKUPS)
 @given(prompt=streams, text=streams, cuts=st.lists(st.integers(0, 60), max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_extending_in_pieces_makes_no_difference(
     make: Callable[[], Drafter], prompt: list[int], text: list[int], cuts: list[int]
 ) -> None:

@@ -263,6 +263,9 @@ def test_files_with_keys_of_known_forms_are_left_out(tmp_path: Path, secret: str
         ("main.go", 'dbPassword := "Tr0ub4dor&3"'),
         ("compose.yml", "  POSTGRES_PASSWORD: Tr0ub4dor&3"),
         ("app.ini", "auth_token = 9f8e7d6c5b4a39281706"),
+        ("a.py", 'api_key: str = "Xk29zqW8lm99"'),
+        ("x.conf", "DB_PASSWORD=hunter2hunter2 # main"),
+        ("x.sh", "export PASSWORD=Xk29zqW8lm"),
     ],
 )
 def test_files_with_assigned_secrets_are_left_out(name: str, line: str) -> None:
@@ -272,6 +275,10 @@ def test_files_with_assigned_secrets_are_left_out(name: str, line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
+        'password = "${HOME}12345"',
+        "PASSWORD=$PASS12345",
+        'password = "%s12345678"',
+        "password = get_password(1)",
         "password = os.environ['PASSWORD_2']",
         "password = 'your-password-1'",
         "token = tokens[index + 1]",
@@ -288,6 +295,7 @@ def test_files_with_assigned_secrets_are_left_out(name: str, line: str) -> None:
 def test_code_about_secrets_is_kept(line: str) -> None:
     assert not holds_secret(line, "a.py")
     assert not holds_secret(line, "a.yml")
+    assert not holds_secret(line, "a.conf")
 
 
 def test_files_are_left_out_by_their_names(tmp_path: Path) -> None:
@@ -308,6 +316,8 @@ def test_files_are_left_out_by_their_names(tmp_path: Path) -> None:
         "tokenizer.json",
         "keys.md",
         "accounts.json",
+        "secretary.txt",
+        "id_rsa.pub",
     )
     hidden = (".bash_history", ".secrets", ".env", ".zshrc")
     for name in (*left, *kept, *hidden):

@@ -119,7 +119,7 @@ def test_a_memory_that_is_wrong_falls_silent_and_is_heard_again_when_it_is_right
     texts=st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=30), min_size=1, max_size=3),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_carried_places_say_what_a_new_search_would(
     tmp_path_factory: pytest.TempPathFactory,
     held: list[list[int]],

@@ -31,7 +31,7 @@ class Unasked(HeadGuesser):
 
 def planner_of(costs: CostCurve) -> BatchPlanner:
     known = LiveCosts(costs, MAX_BATCH_ROWS)
-    return BatchPlanner(lambda _: known)
+    return BatchPlanner(lambda _: known, AcceptanceRates())
 
 
 def ahead(
@@ -78,7 +78,7 @@ def test_more_rows_than_costs_are_known_for(sequences: int, pads: bool) -> None:
 
 
 def test_without_costs_drafts_stay_as_they_are_and_nothing_is_known_of_steps() -> None:
-    planner = BatchPlanner(lambda _: None)
+    planner = BatchPlanner(lambda _: None, AcceptanceRates())
     assert planner.lengths([UNSURE] * 4, NONE_KEPT, FOUR) == [3] * 4
     assert ahead(planner, [NO_DRAFT] * 4) is None
 

@@ -172,7 +172,7 @@ def _masks(constraint: Constraint, position: int, inputs: list[int]) -> Any:
     rounds=st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=4), st.integers(0, 4))),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_masks_depend_on_the_tokens_before_each_row(
     shared_engine: Engine,
     maker: ConstraintFactory,

@@ -79,15 +79,6 @@ def test_an_end_token_ends_the_answer_even_if_it_was_no_candidate() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_rows_do_not_depend_on_their_batch(temperature: float) -> None:
-    logits = mx.random.normal((6, len(WORDS)), key=mx.random.key(3)) * 2
-    sampling = Sampling(temperature=temperature, top_p=0.9, seed=8, infill=True)
-    sampler = Sampler(sampling, infill=FILTER)
-    alone = [sampler.choose(logits[row : row + 1], 5 + row).item() for row in range(6)]
-    assert sampler.choose(logits, 5).tolist() == alone
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_do_not_change_the_text(engine: Engine, temperature: float) -> None:
     sampling = Sampling(temperature=temperature, top_k=40, top_p=0.9, seed=2, infill=True)
     plain = engine.generate(PROMPT, Options(40, drafter="none").sampled_as(sampling))

@@ -46,7 +46,7 @@ def assert_processes(
 
 
 @given(forwards=FORWARDS, size=st.integers(1, 9), prompt=PROMPTS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_repetition_counts_in_the_last_few_tokens(
     forwards: list[tuple[int, int]], size: int, prompt: list[int]
 ) -> None:
@@ -63,7 +63,7 @@ def test_repetition_counts_in_the_last_few_tokens(
     presence=st.sampled_from([0.0, 0.75, -1.0]),
     frequency=st.sampled_from([0.0, 0.5, -0.25]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_presence_and_frequency_count_in_what_was_generated(
     forwards: list[tuple[int, int]], prompt: list[int], presence: float, frequency: float
 ) -> None:

@@ -30,12 +30,6 @@ def test_a_choice_depends_on_seed_and_position_not_on_the_batch(
     assert together == alone
 
 
-def test_greedy_takes_the_most_likely() -> None:
-    scores = logits(5)
-    chosen = Sampler(Sampling()).choose(scores, 3)
-    assert chosen.tolist() == mx.argmax(scores, axis=-1).tolist()
-
-
 @pytest.mark.parametrize(
     "sampling",
     [

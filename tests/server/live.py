@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Event as Flag
 from threading import Thread
+from time import monotonic, sleep
 from typing import Any
 
 import httpx2
@@ -32,6 +33,14 @@ KEY = "open sesame"
 NOWHERE = Path("model")
 """The folder of a model that clients are told nothing about; it is called `model`."""
 FRIEND = "http://friend.example"
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    """Returns once something holds; what it waits for computes meanwhile."""
+    late = monotonic() + PATIENCE_S
+    while not holds():
+        assert monotonic() < late
+        sleep(0.001)
 
 
 class RequestLines(logging.Handler):
@@ -127,14 +136,12 @@ class LiveServer:
         self.log.clear()
 
     def wait_until_loaded(self) -> None:
-        while self.get("/health").status_code != 200:
-            pass
+        wait_until(lambda: self.get("/health").status_code == 200)
 
     def settle(self) -> None:
         """Returns once all earlier requests are done and counted."""
         scheduler = self.worker.scheduler
-        while self.worker.call(lambda _: bool(scheduler.waiting or scheduler.running)):
-            pass
+        wait_until(lambda: self.worker.call(lambda _: not (scheduler.waiting or scheduler.running)))
         self.get("/health")  # the event loop takes one thing after another
 
 

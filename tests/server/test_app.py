@@ -49,7 +49,7 @@ def test_the_log_says_why_a_request_was_refused(live: LiveServer) -> None:
     live.reset()
     live.post("/infill", {"prompt": "a secret"})
     line = live.log.wait_for("POST /infill 400")
-    assert line.endswith("ms: `input_prefix` is missing.")
+    assert line.endswith(f" ms, {live.service.model.name}: `input_prefix` is missing.")
     assert "secret" not in line
 
 

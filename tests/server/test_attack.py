@@ -28,7 +28,7 @@ from akunu_py.server.http import HttpServer
 from akunu_py.server.middleware import DisconnectMiddleware
 from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
-from tests.server.live import PATIENCE_S, HeldEngine, LiveServer, serve
+from tests.server.live import PATIENCE_S, HeldEngine, LiveServer, serve, wait_until
 
 GIANT = "a" * ((4 << 20) - 200)
 HALF = GIANT[: len(GIANT) // 2]
@@ -236,8 +236,7 @@ def test_a_body_that_was_read_leaves_its_place(held: LiveServer, engine: HeldEng
     with ThreadPoolExecutor(24) as clients:
         engine.hold(after=0)
         asked = [clients.submit(held.client.post, "/completion", content=padded) for _ in range(24)]
-        while len(held.service.active) < len(asked):
-            pass
+        wait_until(lambda: len(held.service.active) == len(asked))
         assert held.post("/tokenize", {"content": "abc"}).status_code == 200
         engine.release()
         assert {one.result().status_code for one in asked} == {200}

@@ -49,11 +49,12 @@ def clean(tab: Tab) -> Iterator[Tab]:
     tab.complaints.clear()
     tab.show_in(width=1100, dark=False)
     yield tab
+    tab.run("localStorage.clear()")  # what the browser has not noted down yet would come after
     tab.send("Storage.clearDataForOrigin", origin=tab.run("origin"), storageTypes="all")
 
 
-def open_chat(tab: Tab, server: LiveServer) -> None:
-    tab.open(f"{server.url}/")
+def open_chat(tab: Tab, server: LiveServer, address: str = "") -> None:
+    tab.open(f"{server.url}/{address}")
     tab.wait_for("document.querySelector('#model option').textContent !== '…'")
 
 
@@ -85,20 +86,25 @@ def click(tab: Tab, selector: str) -> None:
     tab.run(f"document.querySelector({json.dumps(selector)}).click()")
 
 
-def answer_with(tab: Tab, chunks: list[dict[str, Any]]) -> None:
-    """Makes the next answers consist of these chunks of a stream."""
+END = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+
+
+def answer_with(tab: Tab, chunks: list[dict[str, Any]], end: Any = END, pause_ms: int = 0) -> None:
+    """Makes the next answers consist of these chunks of a stream, and one that ends it."""
+    chunks = [*chunks, end] if end else chunks
     tab.run(
         f"""
         window.asked = [];
-        const real = window.real ??= window.fetch;
+        window.real ??= window.fetch;
         window.fetch = (path, options) => {{
-          if (path !== "v1/chat/completions") return real(path, options);
+          if (path !== "v1/chat/completions") return window.real(path, options);
           window.asked.push(JSON.parse(options.body));
           const send = async (to) => {{
             for (const chunk of {json.dumps(chunks)}) {{
+              if (options.signal.aborted) return to.error(options.signal.reason);
               const data = JSON.stringify({{ choices: [{{ delta: {{}} }}], ...chunk }});
               to.enqueue(new TextEncoder().encode(`data: ${{data}}\\n\\n`));
-              await new Promise((resolve) => setTimeout(resolve));
+              await new Promise((resolve) => setTimeout(resolve, {pause_ms}));
             }}
             to.close();
           }};
@@ -391,7 +397,7 @@ def test_it_tells_which_model_is_being_loaded(clean: Tab, live: LiveServer) -> N
 
 def test_it_asks_for_the_key_and_keeps_it(clean: Tab, guarded: LiveServer) -> None:
     clean.open(f"{guarded.url}/")
-    for key in ("wrong", KEY):
+    for key in ("неверно", KEY):
         clean.wait_for("document.getElementById('ask-key').open")
         clean.run(f"document.getElementById('key').value = {json.dumps(key)}")
         clean.run("document.querySelector('#ask-key form').requestSubmit()")
@@ -414,3 +420,167 @@ def test_it_fits_every_window_in_both_themes(clean: Tab, parrot: LiveServer, wid
     click(clean, "#theme")
     assert clean.run(background) == "rgb(251, 251, 250)"
     assert clean.run("localStorage.getItem('akunu-py-theme')") == "light"
+
+
+def again(tab: Tab, server: LiveServer, address: str = "") -> None:
+    """Loads the page anew; unlike a reload, that is under way when this returns."""
+    tab.open("about:blank")
+    open_chat(tab, server, address)
+
+
+def test_later_turns_are_not_lost_by_an_edit_or_another_try(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    for number in (1, 2, 3):
+        say(clean, f"turn {number}")
+        wait_until_answered(clean, number)
+    clean.run("[...document.querySelectorAll('.user .foot button')].at(-2).click()")
+    click(clean, ".assistant .foot button:nth-child(2)")  # another try, in the middle of an edit
+    wait_until_answered(clean)
+    say(clean, "other")
+    wait_until_answered(clean, 2)
+    assert shown(clean) == ["turn 1", "turn 1", "other", "other"]
+    clean.wait_for("document.querySelectorAll('#conversations li').length === 2")
+    clean.run("document.getElementById('text').value = 'half a message'")
+    clean.run("document.querySelectorAll('#conversations .open')[1].click()")
+    clean.wait_for("document.querySelectorAll('article').length === 6")
+    assert clean.run("document.getElementById('text').value") == "half a message"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_conversation_that_is_deleted_stays_deleted(
+    clean: Tab, parrot: LiveServer, elsewhere: bool
+) -> None:
+    open_chat(clean, parrot)
+    answer_with(clean, [content("word ")] * 2000, pause_ms=10)
+    say(clean, "delete me")
+    clean.wait_for("document.querySelector('#conversations .delete')")
+    with closing(clean.another()) as other:
+        open_chat(other, parrot)
+        other.wait_for("document.querySelector('#conversations .delete')")
+        deleting = "document.getElementById('forget').click()"
+        (other if elsewhere else clean).run(f"{deleting}; {deleting}")
+        for tab in (clean, other):
+            tab.wait_for("document.querySelectorAll('#conversations li').length === 0")
+            tab.wait_for("!document.getElementById('send').hidden")
+    assert shown(clean) == []
+    assert clean.run("location.hash") == ""
+    again(clean, parrot)
+    assert shown(clean, "#conversations .open") == []
+
+
+def test_an_answer_without_an_end_can_be_continued(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    answer_with(clean, [content("half")], end=None)
+    say(clean, "go on")
+    wait_until_answered(clean)
+    assert shown(clean, ".assistant .note") == ["stopped"]
+    answer_with(clean, [content(" of it")] + [{}] * 2000, pause_ms=10)
+    click(clean, ".assistant .foot button:nth-child(3)")
+    clean.wait_for("document.querySelector('.assistant .body').innerText === 'half of it'")
+    assert shown(clean, ".assistant .note") == []
+    again(clean, parrot, clean.run("location.hash"))
+    wait_until_answered(clean)
+    assert shown(clean, ".assistant .foot button") == ["Copy", "Again", "Continue"]
+
+
+def test_damaged_or_full_storage_leaves_a_chat(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    clean.run("localStorage.setItem('akunu-py-settings', '{'); 1")
+    clean.run("localStorage.setItem('akunu-py-theme', 'purple'); 1")
+    again(clean, parrot)
+    clean.run(
+        """
+        const [put, set] = [IDBObjectStore.prototype.put, Storage.prototype.setItem];
+        Storage.prototype.setItem = () => { throw new DOMException("It is full."); };
+        IDBObjectStore.prototype.put = function (value) {
+          if (value.messages.length === 2) throw new DOMException("It is full.");
+          put.call(this, value);
+        }; null
+        """
+    )
+    click(clean, "#theme")
+    assert clean.run("document.documentElement.dataset.theme") == ""
+    assert "It is full." in shown(clean, "#state")[0]
+    for number in (1, 2):  # the first of them is not kept
+        say(clean, "hello")
+        wait_until_answered(clean, number)
+    clean.wait_for("document.querySelectorAll('#conversations li').length > 0")
+    assert shown(clean, "#conversations .open") == ["hello"]
+
+
+def test_a_message_waits_until_the_models_are_known(clean: Tab, parrot: LiveServer) -> None:
+    late = "window.fetch = ((real) => (path, ...rest) => path === 'v1/models' && !window.ready ? "
+    late += "Promise.reject(new TypeError()) : real(path, ...rest))(window.fetch)"
+    script = clean.send("Page.addScriptToEvaluateOnNewDocument", source=late)
+    clean.open(f"{parrot.url}/")
+    clean.wait_for("document.getElementById('state').innerText === 'The server does not answer.'")
+    clean.run("window.ready = true")
+    say(clean, "early")
+    wait_until_answered(clean)
+    assert shown(clean) == ["early", "early"]
+    clean.send("Page.removeScriptToEvaluateOnNewDocument", **script)
+
+
+def test_only_one_conversation_is_answered_at_a_time(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    answer_with(clean, [content("word ")] * 2000, pause_ms=10)
+    say(clean, "one")
+    clean.wait_for("document.querySelector('.assistant .body').innerText !== ''")
+    press(clean, "n", code="KeyN", altKey=True)
+    clean.wait_for("!document.getElementById('elsewhere').hidden")
+    say(clean, "two")
+    assert clean.run("document.getElementById('text').value") == "two"
+    press(clean, "Escape")
+    clean.wait_for("!document.getElementById('send').hidden")
+    assert clean.run("document.getElementById('elsewhere').hidden")
+
+
+def test_what_was_not_copied_is_told(clean: Tab, parrot: LiveServer) -> None:
+    open_chat(clean, parrot)
+    say(clean, "```\ncode\n```")
+    wait_until_answered(clean)
+    clean.run("navigator.clipboard.writeText = () => Promise.reject(new Error()); null")
+    click(clean, "figcaption button")
+    clean.wait_for("document.querySelector('figcaption button').innerText === 'Not allowed'")
+
+
+def test_a_text_that_grows_becomes_what_it_becomes_at_once(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    text = "words\n**bold** and\n\n1. one\n\n2. two\n\na | b\n---|---\n1 | 2"
+    same = clean.run(
+        f"""(async () => {{
+          const {{ render }} = await import("./static/markdown.js");
+          const [text, grown, whole] = [{json.dumps(text)}, ...["div", "div"].map(
+            (name) => document.createElement(name))];
+          for (let at = 1; at <= text.length; at += 1) render(grown, text.slice(0, at), null);
+          render(whole, text, null);
+          const begun = performance.now();
+          render(document.createElement("div"), "` " + "a".repeat(100000) + "`", null);
+          return [grown.isEqualNode(whole), performance.now() - begun < 1000];
+        }})()"""
+    )
+    assert same == [True, True]
+
+
+def test_a_proxys_error_is_told(clean: Tab, live: LiveServer) -> None:
+    open_chat(clean, live)
+    clean.run("window.fetch = async () => new Response('<html>', { status: 502 }); null")
+    say(clean, "go on")
+    wait_until_answered(clean)
+    assert shown(clean, ".foot .bad") == ["The server answered 502."]
+
+
+def test_a_narrow_window(clean: Tab, parrot: LiveServer) -> None:
+    clean.show_in(width=360, dark=False)
+    open_chat(clean, parrot)
+    say(clean, "| one | two |\n|---|---|\n| a longer cell with words | default |\n\nمرحبا (hello).")
+    wait_until_answered(clean)
+    click(clean, "#menu")
+    assert clean.run("getComputedStyle(document.querySelector('.delete')).opacity") == "1"
+    clean.run("document.elementFromPoint(350, 400).click()")
+    assert "shown" not in clean.run("document.getElementById('side').className")
+    cell = "[...document.querySelectorAll('.assistant td')].at(-1).getClientRects()[0]"
+    assert clean.run(f"{cell}.height") < 70
+    assert clean.run("getComputedStyle(document.querySelector('.assistant p')).unicodeBidi") == (
+        "plaintext"
+    )

@@ -95,8 +95,9 @@ def test_with_a_second_request_behind_it_on_the_connection(
         engine.wait_until_held()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     engine.release()
-    line = held.log.wait_for(path)
-    assert re.fullmatch(rf"POST {path} 200 [\d.]+ ms: the client disconnected", line)
+    assert re.fullmatch(
+        rf"POST {path} 200 [\d.]+ ms, model: the client left", held.log.wait_for(path)
+    )
     held.settle()
     assert held.service.metrics.cancelled == cancelled + 1
     assert "failed" not in caplog.text

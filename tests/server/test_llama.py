@@ -10,7 +10,7 @@ import pytest
 
 import akunu_py
 from akunu_py.engine import Engine
-from tests.server.live import LiveServer, serve
+from tests.server.live import LiveServer, serve, wait_until
 
 
 def ask(live: LiveServer, **fields: Any) -> Any:
@@ -196,8 +196,7 @@ def test_a_server_says_that_its_model_is_loading_and_requests_wait(tiny_model_di
     with serve(load, wait_until_loaded=False) as loading, ThreadPoolExecutor(1) as pool:
         health = loading.get("/health")
         waits = pool.submit(loading.post, "/completion", {"prompt": "a", "n_predict": 1})
-        while "requests_deferred 1" not in loading.get("/metrics").text:
-            pass
+        wait_until(lambda: "requests_deferred 1" in loading.get("/metrics").text)
         gate.set()
         assert waits.result().status_code == 200
         assert loading.get("/health").json() == {"status": "ok"}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from time import sleep
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.service import Job
 from akunu_py.server.settings import ServerSettings
 from akunu_py.text.fim import FillRequest
-from tests.server.live import HeldEngine, LiveServer
+from tests.server.live import HeldEngine, LiveServer, wait_until
 
 SETTINGS = ServerSettings(parallel=2)
 LONG = {"prompt": "0123456789" * 30, "n_predict": 300, "num_draft_tokens": 0, "ignore_eos": True}
@@ -28,8 +27,7 @@ def overlap(held: LiveServer, engine: HeldEngine, *asks: Callable[[], Any]) -> l
         answers = [pool.submit(asks[0])]
         engine.wait_until_held()
         answers += map(pool.submit, asks[1:])
-        while len(held.service.active) < 2:
-            sleep(0.001)
+        wait_until(lambda: len(held.service.active) > 1)
         engine.release()
         return [answer.result() for answer in answers]
 
@@ -165,12 +163,11 @@ def test_lower_priorities_go_first(
 
     with ThreadPoolExecutor() as pool:
         asked = []
-        for waiting, priority in enumerate((0, 9, 5, -3)):
+        for priority in (0, 9, 5, -3):
             asked.append(pool.submit(ask, priority))
-            if not waiting:
+            if len(asked) == 1:
                 engine.wait_until_held()
-            while held.service.worker.queue_depth < waiting:
-                pass
+            wait_until(lambda: held.service.worker.queue_depth >= len(asked) - 1)
         engine.release()
         for outcome in asked:
             outcome.result()

@@ -22,7 +22,7 @@ from akunu_py.server import models as endpoints
 from akunu_py.server import pool as pools
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import Defaults, ServerSettings
-from tests.server.live import LiveServer, parse_events, serve_pool
+from tests.server.live import LiveServer, parse_events, serve_pool, wait_until
 from tests.tiny_model import write_tiny_model
 
 NAMES = ("large-coder", "small-coder", "talker")
@@ -237,8 +237,7 @@ def test_a_model_leaves_when_its_time_is_over(
         assert not running["somebody/talker:latest"].startswith("9999")
         said = server.ask("/api/generate", {"model": "talker", "keep_alive": 0})
         assert said["done_reason"] == "unload"
-        while len(server.pool.seats) > 1:
-            pass
+        wait_until(lambda: len(server.pool.seats) == 1)
         assert loaded(server) == ["large-coder:latest"]
         body["keep_alive"] = "1ms"
         server.ask("/api/generate", body)
@@ -296,8 +295,7 @@ def test_others_are_answered_while_a_model_loads(
         assert gate.reached.wait()
         assert complete(server, "large-coder").status_code == 200
         assert server.get("/health").json() == {"status": "ok", "loading": ["somebody/talker"]}
-        while not any(seat.users == 2 for seat in server.pool.seats):
-            pass
+        wait_until(lambda: any(seat.users == 2 for seat in server.pool.seats))
         gate.open.set()
         assert b": loading somebody/talker\n\n" in streamed.result().content
         *_, done = parse_events(streamed.result().text)
@@ -349,16 +347,13 @@ def test_a_model_that_waits_for_room_can_be_deleted(
     )
     with serve_pool(pool) as server, ThreadPoolExecutor(3) as clients:
         asked = [clients.submit(complete, server, "s/a", max_tokens=900, ignore_eos=True)]
-        while not pool.seats[0].users:
-            pass
+        wait_until(lambda: pool.seats[0].users)
         asked.append(clients.submit(complete, server, "s/b"))
-        while not pool.loading:
-            pass
+        wait_until(lambda: pool.loading)
         asked.append(clients.submit(delete, server, {"model": "s/b"}))
-        while not asked[-1].done() and not any(
-            it.model == wanted and it.leaving for it in pool.seats
-        ):
-            pass
+        wait_until(
+            lambda: asked[-1].done() or any(it.model == wanted and it.leaving for it in pool.seats)
+        )
         assert complete(server, "s/c").status_code == 200
         assert [it.result().status_code for it in asked] == [200] * 3
 
@@ -431,10 +426,9 @@ def test_caches_and_then_idle_models_go_before_the_machine_swaps(
         assert complete(server, "talker").status_code == 200
         assert all(any(slot.nbytes for slot in one.engine.slots) for one in pool.services)
         short.set()
-        server.log.wait_for("memory is short: emptying the caches of earlier requests")
-        server.log.wait_for("memory is short: unloading somebody/talker")
-        while len(pool.seats) > 1:
-            pass
+        server.log.wait_for("memory is short: the caches of earlier requests are emptied")
+        server.log.wait_for("memory is short: somebody/talker is unloaded")
+        wait_until(lambda: len(pool.seats) == 1)
         assert not any(slot.nbytes for slot in server.service.engine.slots)
         assert complete(server, "large-coder").status_code == 200, "it is to stay, and does"
 

@@ -6,7 +6,7 @@ With many clients, a third of which disconnect, the others get answers and nothi
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,13 +15,15 @@ import pytest
 
 import akunu_py
 from akunu_py.events import Completion, Event, EventStream
+from akunu_py.model.library import LocalModel
 from akunu_py.options import MAX_SLOTS, Grammar, Options
 from akunu_py.round import Round
 from akunu_py.server import wire
-from akunu_py.server.service import Job, Service
+from akunu_py.server.errors import UnavailableError
+from akunu_py.server.service import Job, Metrics, Service
 from akunu_py.server.settings import ServerSettings
 from akunu_py.stats import Stats
-from tests.server.live import HeldEngine, LiveServer, serve
+from tests.server.live import NOWHERE, HeldEngine, LiveServer, serve, wait_until
 from tests.server.load import Load
 
 SETTINGS = ServerSettings(queue=1)
@@ -41,9 +43,8 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
     with held.dial("/completion", completion(n_predict=1)) as first:
         engine.wait_until_held()
         with held.dial("/completion", completion(prompt="b")):
-            while not held.service.worker.queue_depth:
-                pass
-        assert held.log.wait_for("499").endswith(": the client disconnected")
+            wait_until(lambda: held.service.worker.queue_depth)
+        assert held.log.wait_for("499").endswith(": the client left")
         engine.release()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()
@@ -82,8 +83,7 @@ def test_a_full_queue_says_when_to_retry(held: LiveServer, engine: HeldEngine) -
         first = pool.submit(held.post, "/completion", completion(n_predict=1))
         engine.wait_until_held()
         second = pool.submit(held.post, "/completion", completion(n_predict=1))
-        while not held.service.worker.queue_depth:
-            pass
+        wait_until(lambda: held.service.worker.queue_depth)
         refused = held.post("/completion", completion(n_predict=1))
         engine.release()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
@@ -195,8 +195,7 @@ def test_a_request_that_finds_the_queue_full_replaces_nothing(
         older = pool.submit(held.post, "/completion", completion(id_slot=0, n_predict=2))
         engine.wait_until_held()
         waiting = pool.submit(held.post, "/completion", completion(n_predict=1))
-        while not held.service.worker.queue_depth:
-            pass
+        wait_until(lambda: held.service.worker.queue_depth)
         assert held.post("/completion", completion(id_slot=0)).status_code == 429
         engine.release()
         assert older.result().json()["tokens_predicted"] == 2
@@ -242,8 +241,7 @@ def test_other_editors_and_warm_ups_replace_nothing(
         older = pool.submit(held.post, "/infill", infill())
         engine.wait_until_held()
         newer = pool.submit(held.post, "/infill", infill(**other))
-        while not held.service.worker.queue_depth:
-            pass
+        wait_until(lambda: held.service.worker.queue_depth)
         engine.release()
         assert (older.result().status_code, newer.result().status_code) == (200, 200)
 
@@ -290,16 +288,6 @@ def test_a_failure_within_a_stream_ends_it_with_an_error(
         assert events.result()[-1]["error"]["code"] == 500
 
 
-def test_a_request_is_counted_once(held: LiveServer) -> None:
-    metrics = held.service.metrics
-    held.settle()
-    answers, generated = metrics.answers, metrics.sums.generated_tokens
-    answer = held.post("/completion", completion(n_predict=5)).json()
-    held.settle()
-    assert metrics.answers == answers + 1
-    assert metrics.sums.generated_tokens == generated + answer["tokens_predicted"]
-
-
 CLIENTS = 8
 REQUESTS = 40
 TOKENS = 12
@@ -333,3 +321,21 @@ def test_many_clients_get_their_answers_and_leave_nothing_behind(crowded: LiveSe
     assert outcome.choices <= answers <= outcome.choices + outcome.left_choices
     assert len(crowded.worker.loading.result().slots) <= MAX_SLOTS
     assert streams() <= held
+
+
+def test_calls_end_when_the_server_stops() -> None:
+    outcome: Future[None] = Future()
+    worker: Any = SimpleNamespace(submit=lambda *_, **__: outcome)
+    model = LocalModel("model", NOWHERE)
+    service = Service(worker, ServerSettings(), model, ("model",), Metrics())
+
+    async def run() -> None:
+        call = asyncio.ensure_future(service.call(lambda _: None))
+        await asyncio.sleep(0)
+        service.stop()
+        for one in (call, service.call(lambda _: None)):
+            with pytest.raises(UnavailableError, match="shutting down"):
+                await one
+
+    asyncio.run(run())
+    assert outcome.cancelled()

@@ -18,7 +18,6 @@ from models.training.batches import (
     Batches,
     Substitution,
     Vocabulary,
-    request_words,
 )
 from models.training.copies import LINE, line_begins
 from models.training.curriculum import CURRICULUM, Stage, rate_scale, stage_at, total_steps
@@ -153,48 +152,6 @@ def test_every_token_knows_where_its_line_begins() -> None:
     assert batch.targets[LINE, 0].tolist() == [-1, 0, 0, 0, *[3] * 96]
 
 
-def long_edits_of(lengths: list[int]) -> Batches:
-    """Long edits that begin with a token of their own, and one short edit."""
-    edits = [np.full(length, 500 + index, np.uint16) for index, length in enumerate(lengths)]
-    return source_of(
-        {
-            "code": Shard.of([(np.arange(100, 400, dtype=np.uint16), np.ones(300, np.bool_))]),
-            "edits": Shard.of([(np.full(60, 450, np.uint16), np.ones(60, np.bool_))]),
-            "long_edits": Shard.of([(edit, np.ones(len(edit), np.bool_)) for edit in edits]),
-        }
-    )
-
-
-def test_long_edits_of_every_length_come_equally_often() -> None:
-    many_of_the_shortest = [100] * 400
-    source = long_edits_of([*many_of_the_shortest, *range(101, 301)])
-    first = [
-        int(source.draw(step, rows=1, length=319, mix={"long_edits": 1.0}).tokens[0, 0])
-        for step in range(40)
-    ]
-    beyond_the_middle = 500 + 400 + 100
-    assert 10 <= sum(edit >= beyond_the_middle for edit in first) <= 30
-
-
-def test_where_no_long_edit_fits_a_short_one_stands_in() -> None:
-    source = long_edits_of([100])
-    batch = source.draw(0, rows=1, length=169, mix={"long_edits": 1.0})
-    assert batch.tokens[0, 100:160].tolist() == [450] * 60
-
-
-def test_answers_may_stand_far_from_what_they_copy() -> None:
-    source = batches(edits=EDIT)
-    rows = [drawn(source, "edits", step).positions[0] for step in range(30)]
-    gaps = np.stack([np.diff(row) - 1 for row in rows])
-    first_of_the_answer = 31
-    assert set(np.flatnonzero(gaps.any(axis=0) + 0).tolist()) == {first_of_the_answer - 1}
-    moved = gaps[:, first_of_the_answer - 1]
-    assert 8 <= (moved > 0).sum() <= 22
-    assert moved.max() > 400
-    assert max(row.max() for row in rows) < 2048
-    assert (np.diff(drawn(source, "code").positions[0]) == 1).all()
-
-
 WORDS, KEPT = np.arange(100, 1000), 300
 FREQUENT = WORDS[:KEPT]
 CORPUS = np.concatenate((np.repeat(FREQUENT, 9), WORDS))
@@ -216,14 +173,6 @@ def test_equal_tokens_stay_equal_and_different_ones_different(ids: list[int], se
             assert old not in FREQUENT
             assert new in WORDS
             assert new not in ids
-
-
-def test_words_that_tell_what_is_asked_for_are_known() -> None:
-    fence, quote, before, name = 3, 4, 5, 6
-    request = [before, quote, name, quote, before, fence, name]
-    edits = Shard.of([(np.array([*request, 9]), np.array([False] * 7 + [True]))])
-    found = request_words(edits, fence=fence, quote=quote)
-    assert set(found.tolist()) - {quote} == {before}
 
 
 def stage(name: str, steps: int, **options: Any) -> Stage:

@@ -1,19 +1,16 @@
 """What is answered to requests outside the training, to questions, and in conversations."""
 
-import itertools
 import random
 import re
 
 import pytest
 
 from models.training import refusals
-from models.training.chats import WHAT_CHANGE, Chats
+from models.training.chats import Chats
 from models.training.corpus import STDLIB, SourceFile
-from models.training.edits import Edit
 from models.training.functions import Function
 from models.training.invented import Inventor
 from models.training.phrases import REQUESTS, requests_of, unmarked
-from models.training.wordings import in_few_words
 
 DOCSTRINGS = ["Return the first item."]
 
@@ -85,15 +82,6 @@ def test_an_undone_change_leaves_the_code_before_it() -> None:
         assert 2 <= len(turns) // 2 <= 5
 
 
-def test_the_old_name_comes_first_if_the_code_has_the_new_one_within_a_word() -> None:
-    rng = random.Random(5)
-    edit = Edit(
-        "rename_variable", "Use the name `n` instead of `total`", "def fan(total): pass", ""
-    )
-    said = [in_few_words(edit.kind, edit, rng, again=True) for _ in range(20)]
-    assert all(words.index("total") < words.rindex("n") for words in said)
-
-
 def test_forgotten_code_is_asked_for_and_then_edited() -> None:
     chats = Chats(Inventor(random.Random(3)), requests(3), [], plain_spoken=True)
     brought = 0
@@ -110,39 +98,6 @@ def test_forgotten_code_is_asked_for_and_then_edited() -> None:
     assert 20 < brought < 60
 
 
-def test_the_original_is_the_code_before_every_change() -> None:
-    chats = Chats(Inventor(random.Random(3)), requests(3), [])
-    said = set(REQUESTS["original"])
-    for _ in range(100):
-        versions = [Function(f"x = {i}", is_method=False, origin="") for i in range(4)]
-        request, answer = chats.undo(versions)
-        all_back = request in said
-        assert answer == f"```python\nx = {0 if all_back else 2}\n```"
-        assert len(versions) == (1 if all_back else 3)
-
-
-def test_code_that_was_asked_for_is_never_answered_with_a_question() -> None:
-    chats = Chats(Inventor(random.Random(4)), requests(4), [], plain_spoken=True)
-    answers = [[said for _, said in chats.conversation(3)[1::2]] for _ in range(300)]
-    after = [
-        b for turns in answers for a, b in itertools.pairwise(turns) if a == refusals.WHICH_CODE
-    ]
-    assert len(after) > 50
-    assert WHAT_CHANGE not in after
-
-
-@pytest.mark.parametrize("plain_spoken", [False, True])
-def test_code_that_a_refused_request_brought_is_not_forgotten(plain_spoken: bool) -> None:
-    chats = Chats(Inventor(random.Random(4)), requests(4), [], plain_spoken=plain_spoken)
-    several = (*chats.conversations(150), *refusals.conversations(requests(4), 300))
-    for turns in several:
-        brought = [words for role, words in turns if role == "user"]
-        for (request, answer), before in zip(
-            zip(turns[2::2], turns[3::2], strict=True), brought, strict=False
-        ):
-            assert "def " not in before or answer[1] != refusals.WHICH_CODE, request
-
-
 def test_a_correction_changes_the_name_that_was_just_given() -> None:
     chats = Chats(Inventor(random.Random(5)), requests(5), [], plain_spoken=True)
     made = [turns for _ in range(40) if (turns := chats.correct([]))]
@@ -153,35 +108,6 @@ def test_a_correction_changes_the_name_that_was_just_given() -> None:
         name = changed.pop()
         assert re.search(rf"(?<!\w){name}(?!\w)", corrected)
         assert not re.search(rf"(?<!\w){name}(?!\w)", asked)
-
-
-def test_slips_of_the_fingers_and_words_around_a_request_do_not_change_what_it_gets() -> None:
-    source = requests(8)
-    turns = [source.turn("act") for _ in range(400)]
-    opening = refusals.ANSWERS["act"][0]
-    assert all(told.startswith(opening) for _, told in turns)
-    known = set(map(unmarked, REQUESTS["act"]))
-    plain = [asked for asked, _ in turns if unmarked(asked) in known]
-    assert 100 < len(plain) < len(turns)
-
-
-def test_code_that_is_judged_has_no_typos() -> None:
-    source = requests(9)
-    asked = [(source.turn("judge")[0], source.shown) for _ in range(400)]
-    assert all(shown in said for said, shown in asked if shown)
-
-
-def test_a_shortened_word_is_not_taken_up() -> None:
-    assert refusals.word_of("why do birds sing and fish don't") == "fish"
-    assert refusals.word_of("who shouldn't while") is None
-
-
-def test_what_is_asked_about_most_is_known_wherever_it_was_written() -> None:
-    answers = refusals.documented()
-    for name in ("len", "str.join", "os.path.exists", "collections.defaultdict", "random.randint"):
-        assert len(answers[name]) >= 20
-    assert answers["os.path.exists"] != answers["os.path.join"]
-    assert not [name for name in answers if name.rpartition(".")[2].startswith("_")]
 
 
 def test_what_is_not_known_is_answered_honestly() -> None:

@@ -28,13 +28,6 @@ def test_an_insertion_stands_before_what_follows_it_and_a_deletion_is_jumped_ove
     assert alignment.source[6:].tolist() == [0, 1, NOWHERE, 2, 4, 5]
 
 
-def test_the_second_answer_stands_in_the_first() -> None:
-    code, other = [11, 12, 13, 14], [11, 12, 13, 15]
-    tokens = np.array([*code, 1, *other, 2, *other])
-    learned = np.array([False] * 5 + [True] * 4 + [False] + [True] * 4)
-    assert align(tokens, learned).source[10:].tolist() == [5, 6, 7, 8]
-
-
 def test_an_undone_edit_stands_in_the_code_before_it() -> None:
     fences = ([OPEN, 95, 96], [96, OPEN, STOP])
     code, changed = [11, 12, OLD, 14, 15, 16], [11, 12, NEW, 14, 15, 16]
@@ -60,22 +53,6 @@ def test_what_a_request_quotes_leads_from_its_end_to_its_begin_and_an_answer_to_
     assert targets[AFTER][18] == 9
 
 
-def test_a_line_left_out_is_seen_to_its_end_where_the_next_one_differs() -> None:
-    line, quoted = [40, 41, 42], [OPEN, 41, 42, OPEN]
-    tokens = np.array([*quoted, 1, 2, 3, *line, 40, 51, 52, STOP, 1, 2, 3, 40, 51, 52, STOP])
-    alignment = align(tokens, np.arange(len(tokens)) >= 14)
-    assert alignment.place[14:].tolist() == [4, 5, 6, 7, 11, 12, 13]
-    assert alignment.targets[END][18] == 9
-
-
-def test_a_part_that_both_names_have_is_taken_from_the_new_one() -> None:
-    tokens = np.array(
-        [OPEN, 30, 31, 32, OPEN, 1, 2, 3, 60, 31, 62, 4, 5, 6, 1, 2, 3, 30, 31, 32, 4, 5, 6]
-    )
-    alignment = align(tokens, np.arange(len(tokens)) >= 14)
-    assert alignment.source[17:20].tolist() == [1, 2, 3]
-
-
 @given(st.lists(st.integers(0, 5), max_size=60), st.lists(st.booleans(), max_size=60))
 def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: list[bool]) -> None:
     length = min(len(ids), len(flags))
@@ -98,17 +75,3 @@ def test_a_repetition_points_one_stretch_back_also_when_cut_short() -> None:
         for position in range(length):
             expected = position - 7 if learned[position] else NOWHERE
             assert alignment.place[position] == alignment.source[position] == expected
-
-
-FENCE, CODE, ASK, NO = 9, [11, 12, 13, 14, 15, 16], 20, 30
-
-
-def test_an_undone_edit_is_aligned_with_the_code_before_a_refusal() -> None:
-    edited = [11, 12, 40, 14, 15, 16]
-    turns = ([ASK, FENCE, *CODE], [FENCE, *edited], [ASK], [NO, NO], [ASK], [FENCE, *CODE])
-    tokens = np.array([token for turn in turns for token in turn])
-    learned = np.concatenate([np.full(len(turn), i % 2 == 1) for i, turn in enumerate(turns)])
-    alignment = align(tokens, learned, fence=FENCE)
-    assert alignment.source[-6:].tolist() == [2, 3, 4, 5, 6, 7]
-    refusal = np.flatnonzero(tokens == NO)
-    assert (alignment.place[refusal] == NOWHERE).all()

@@ -2,7 +2,6 @@
 
 import ast
 import random
-import re
 import textwrap
 from dataclasses import replace
 from functools import cache
@@ -11,18 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.training import edits, wordings
-from models.training.corpus import SourceFile, standard_library
+from models.training import edits
+from models.training.corpus import standard_library
 from models.training.edits import Edit, Pool
 from models.training.functions import (
     Function,
-    brief_forms,
-    comments_of,
     distinct,
     functions_of,
-    is_function,
-    with_comments,
-    with_similar_lines,
 )
 
 POOL = Pool(("total", "entries", "cursor", "outcome"), ("None", "len(total)", "3", "total.size"))
@@ -71,7 +65,7 @@ def without_annotations(text: str) -> str:
     return ast.dump(tree)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(sorted(edits.KINDS)), st.integers(0, 10_000), st.integers(0, 999))
 def test_every_edit_of_a_library_function_is_sound(kind: str, which: int, seed: int) -> None:
     functions = library_functions()
@@ -92,7 +86,7 @@ def test_every_edit_of_a_library_function_is_sound(kind: str, which: int, seed: 
     assert answer == f"```python\n{edit.after}\n```"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000), st.integers(0, 999))
 def test_a_renamed_variable_is_renamed_everywhere_and_nothing_else_is(
     which: int, seed: int
@@ -115,32 +109,6 @@ def test_hints_come_and_the_rest_stays() -> None:
     assert without_annotations(edit.after) == without_annotations(edit.before)
 
 
-@pytest.mark.parametrize(
-    ("text", "hinted"),
-    [
-        ("def mean(): return total(rows)", r"def mean\(\) -> .+: return total\(rows\)"),
-        ("def wait(n=5) -> None: rest(n)", r"def wait\(n: .+ = 5\) -> None: rest\(n\)"),
-    ],
-)
-def test_functions_of_one_line_get_hints(text: str, hinted: str) -> None:
-    function = Function(text, is_method=False, origin="test")
-    made = [edits.make_kind("add_hint", function, random.Random(s), POOL) for s in range(9)]
-    assert any(made)
-    assert all(re.fullmatch(hinted, edit.after) for edit in made if edit)
-
-
-@pytest.mark.parametrize(
-    ("text", "may_be_plain"), [("def f(n): x(n)", True), ("def f(n=5): x(n)", False)]
-)
-def test_a_parameter_has_the_default_that_is_asked_for(text: str, may_be_plain: bool) -> None:
-    function = Function(text, is_method=False, origin="test")
-    made = [edits.make_kind("add_parameter", function, random.Random(s), POOL) for s in range(40)]
-    plain = [one for one in made if one and one.after.count("=") == text.count("=")]
-    assert bool(plain) is may_be_plain
-    for one in filter(None, made):
-        assert ("=" in one.instruction or "default" in one.instruction) is (one not in plain)
-
-
 @pytest.mark.parametrize("kind", ["change_quotes", "drop_comments", "change_indent"])
 def test_layout_does_not_change_what_code_does(kind: str) -> None:
     text = SAMPLE.replace('    """Join the items."""\n', "").replace('", "', "', '")
@@ -158,16 +126,6 @@ def test_a_try_block_holds_the_whole_body() -> None:
     assert isinstance(original, ast.FunctionDef)
     assert list(map(ast.dump, statement.body)) == list(map(ast.dump, original.body[1:]))
     assert ast.dump(docstring) == ast.dump(original.body[0])
-
-
-@pytest.mark.parametrize("kind", ["guard", "wrap_in_try"])
-def test_what_is_added_on_top_stands_above_the_comments_and_is_indented_alike(kind: str) -> None:
-    edit = sample_edit(kind, "def f(a):\n  # of all\n  b = a\n  return b")
-    added = {
-        "guard": "  if .*:\n    (?:return|raise) ",
-        "wrap_in_try": "  try:\n    # of all\n",
-    }[kind]
-    assert re.match(rf"def f\(a\):\n{added}", edit.after)
 
 
 @pytest.mark.parametrize(
@@ -199,41 +157,11 @@ def test_what_cannot_be_edited_everywhere_is_not_edited(
     )
 
 
-def test_words_that_lead_to_the_code_stand_right_before_it() -> None:
-    rng = random.Random(0)
-    for _ in range(200):
-        said = wordings.request("change the quotes in", "x = 1", rng)
-        assert not re.search(r"in(?:\.| -) x", said)
-        assert "please" not in wordings.spoken("change the quotes in", rng).split()[-1]
-
-
-def test_only_code_follows_a_word_that_leads_to_it() -> None:
-    for seed in range(300):
-        made = edits.make(library_functions()[seed % 50], random.Random(seed), POOL)
-        if made:
-            turns = edits.conversation([made, made], random.Random(seed))
-            said = [words.split("```python")[0] for role, words in turns if role == "user"]
-            assert not [
-                words for words in said if re.search(r"\b(?:in|to|of|from|for)\.\s*$", words)
-            ]
-
-
 def test_a_method_becomes_a_function_of_a_named_object() -> None:
     edit = sample_edit("method_to_function")
     assert edit.before.startswith("    def join(self, ")
     assert edit.after.startswith("def join(")
     assert "self" not in edit.after
-
-
-def test_letters_outside_ascii_stand_before_what_is_changed() -> None:
-    text = 'def f(self, x):\n    return "янц" + self.size * x'
-    function = Function(text, is_method=True, origin="test")
-    for seed in range(40):
-        made = edits.make_kind("rename_attribute", function, random.Random(seed), POOL)
-        assert made
-        new = re.search(r"self\.(\w+)", made.after)
-        assert new
-        assert made.after == text.replace("size", new[1])
 
 
 def test_a_docstring_is_added_as_the_instruction_says() -> None:
@@ -266,68 +194,3 @@ def test_an_edit_leaves_a_function_beside_it_as_it_is() -> None:
     assert edits.beside(replace(edit, kind="make_async"), other, random.Random(0)) is None
     hint = replace(edit, kind="add_hint", instruction="Annotate the return type as `items`")
     assert edits.beside(hint, other, random.Random(0)) is None
-
-
-FILE = '''
-def area(width: int, height: int) -> int:
-    """Of a rectangle."""
-    return width * height
-
-
-def scale(values, by):
-    for index, value in enumerate(values):
-        values[index] = value * by
-
-
-@cached
-def answer():
-
-    return 42
-'''
-
-
-def test_what_does_one_thing_has_brief_forms() -> None:
-    area, scale, answer = functions_of(SourceFile("package", "area.py", FILE))
-    one_line, two_lines = brief_forms(area)
-    header, statement = "def area(width: int, height: int) -> int:", "return width * height"
-    assert one_line.text == f"{header} {statement}"
-    assert two_lines.text == f"{header}\n    {statement}"
-    assert not list(brief_forms(scale))
-    assert not list(brief_forms(answer))
-
-
-SETUP = """\
-def setup(self, name, size=3):
-    self.name = name
-    if size > 10:
-        raise ValueError(name)
-    return self.name"""
-
-
-def test_similar_lines_are_added_and_none_is_lost() -> None:
-    function, lines = Function(SETUP, is_method=True, origin="here"), SETUP.split("\n")
-    texts = [with_similar_lines(function, random.Random(seed)).text for seed in range(40)]
-    words = [set(re.findall(r"[^ ()]+", line)) for line in lines]
-    for text in texts:
-        assert is_function(text)
-        rest = iter(text.split("\n"))
-        assert all(line in rest for line in lines)  # in their order
-        for line in text.split("\n"):
-            mine = set(re.findall(r"[^ ()]+", line))
-            assert min(len(mine ^ other) for other in words) <= 4
-    lengths = [text.count("\n") + 1 for text in texts]
-    assert sum(length > len(lines) for length in lengths) > 30
-    assert max(lengths) <= 60
-
-
-@pytest.mark.parametrize("text", [SETUP, 'def f(x):\n    y = """abc\n    """\n\n    return x + y'])
-def test_comments_come_and_go_without_a_trace(text: str) -> None:
-    words = comments_of([Function("def f():\n    # one two\n    pass", False, "")])
-    assert words == ["one two"]
-    rng, function = random.Random(3), Function(text, is_method=False, origin="here")
-    for _ in range(40):
-        commented = with_comments(function, words, rng)
-        assert not re.search(r"# *$", commented.text, re.MULTILINE)
-        edit = edits.make_kind("drop_comments", commented, rng, POOL)
-        assert edit is not None
-        assert edit.after == text

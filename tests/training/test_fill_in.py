@@ -52,12 +52,6 @@ def test_an_example_ends_where_the_middle_ends(text: str, seed: int) -> None:
     assert given_parts.endswith("<|fim_middle|>")
 
 
-def test_no_header_and_no_decorator_is_asked_for() -> None:
-    text = "@cache\n@wraps(f)\ndef f(\n    wraps,\n    cache,\n):\n    g = cache\n    return g + f"
-    assert fill_in.told_lines(text.split("\n"))[0] < 6
-    assert set(fill_in.body_rows(text.split("\n"))) == {6, 7}
-
-
 def learned(*runs: tuple[int, bool]) -> np.ndarray:
     return np.concatenate([np.full(length, flag) for length, flag in runs])
 
@@ -81,55 +75,3 @@ def test_a_filling_begins_and_ends_by_looking_at_the_borders_of_its_hole() -> No
     assert (alignment.source[borders] == 22).all()
     for targets in (alignment.place, alignment.source):
         assert (np.delete(targets, borders) == NOWHERE).all()
-
-
-def test_a_definition_stands_alone_at_indentation_zero() -> None:
-    text = """import os
-
-
-class Stack:
-    def __init__(self):
-        self.items = []
-
-    def push_an_item(self, item):
-        self.items.append(item)
-        return len(self.items)
-
-
-LAST = 1
-"""
-    found = {fill_in.definition(text, random.Random(seed)) for seed in range(200)}
-    assert (
-        "def push_an_item(self, item):\n    self.items.append(item)\n    return len(self.items)\n"
-        in found
-    )
-    for one in filter(None, found):
-        assert one.startswith(("class Stack:", "def "))
-        assert "LAST" not in one
-        assert len(one) >= fill_in.MIN_DEFINITION
-    assert fill_in.definition("LAST = 1\n", random.Random(0)) is None
-
-
-def test_a_told_line_has_only_words_that_stand_around_it() -> None:
-    lines = [
-        "def total(values):",
-        "    result = 0",
-        "    for value in values:",
-        "        result += value",
-        "    # result",
-        "    return result",
-        "",
-    ]
-    assert fill_in.told_lines(lines) == [1, 2, 3, 5]
-    assert fill_in.told_lines([]) == []
-    holes = [fill_in.cut_told_line("\n".join(lines), random.Random(seed)) for seed in range(40)]
-    middles = {hole.middle.strip() for hole in holes if hole is not None}
-    assert middles == {lines[row].strip() for row in (1, 2, 3, 5)}
-
-
-def test_a_body_is_cut_out_of_a_short_function_but_for_its_last_line() -> None:
-    text = "def f(x):\n    y = x\n    y += 1\n    return y\n"
-    hole = fill_in.body_hole(text)
-    assert hole == fill_in.Hole("def f(x):", "\n    y = x\n    y += 1", "\n    return y")
-    assert fill_in.body_hole("def f(x):\n    return x") is None
-    assert fill_in.body_hole("def f(x): return x") is None

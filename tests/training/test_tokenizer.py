@@ -54,7 +54,7 @@ def streamed(ids: list[int]) -> str:
     return "".join([*segments, detokenizer.last_segment])
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(TEXTS)
 def test_any_text_comes_back_as_it_went_in(text: str) -> None:
     ids = tokenizer().encode(text, add_special_tokens=False)
@@ -63,7 +63,7 @@ def test_any_text_comes_back_as_it_went_in(text: str) -> None:
     assert pieces().decode(ids) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TEXTS)
 def test_streaming_gives_the_same_text(text: str) -> None:
     assert streamed(tokenizer().encode(text, add_special_tokens=False)) == text

@@ -230,7 +230,7 @@ def test_a_draft_of_the_head_depends_on_no_later_pair() -> None:
 
 
 def test_the_head_is_stored_in_few_bits(tmp_path: Path) -> None:
-    matrix = mx.random.normal((8, 128))
+    matrix = mx.random.normal((8, 128), key=mx.random.key(0))
     mx.save_safetensors(str(tmp_path / "full.safetensors"), {"mtp.fc.weight": matrix})
     quantize_head(tmp_path / "full.safetensors", tmp_path)
     stored = mx.load(str(tmp_path / HEAD_FILE))

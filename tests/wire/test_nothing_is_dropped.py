@@ -201,17 +201,6 @@ def test_claude_code_recognises_a_context_overflow(live: LiveServer) -> None:
     assert re.fullmatch(r"prompt is too long: \d+ tokens > \d+ maximum", message)
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/embedding", "/embeddings", "/v1/embeddings", "/api/embed", "/api/embeddings", "/rerank",
-     "/reranking", "/v1/rerank"],
-)  # fmt: skip
-def test_embeddings_are_not_implemented(live: LiveServer, path: str) -> None:
-    answer = live.post(path, {"input": "a"})
-    assert answer.status_code == 501
-    assert "llama-server --embedding" in answer.text
-
-
 def test_continues_other_providers_find_their_endpoints(live: LiveServer) -> None:
     gap = {"prompt": "def a():\n", "suffix": "\n", "max_tokens": 2, "stream": False}
     filled = live.post("/fim/completions", gap).json()

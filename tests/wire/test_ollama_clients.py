@@ -70,28 +70,10 @@ def test_twinnys_own_layout_of_a_gap_is_not_put_into_a_template(live: LiveServer
     assert live.lines(path, body)[-1]["prompt_eval_count"] == raw["prompt_eval_count"]
 
 
-GREEDY = {"num_predict": 8, "temperature": 0}
-
-
 @pytest.fixture(scope="module")
 def client(live: LiveServer) -> Iterator[ollama.Client]:
     with ollama.Client(host=live.url) as client:
         yield client
-
-
-def test_it_generates(client: ollama.Client) -> None:
-    whole = client.generate("ember", "def mean(values):", options=GREEDY)
-    parts = client.generate("ember", "def mean(values):", options=GREEDY, stream=True)
-    assert "".join(part.response or "" for part in parts) == whole.response
-    assert whole.eval_count == 8
-    assert whole.context
-
-
-def test_it_chats(client: ollama.Client) -> None:
-    messages = [{"role": "user", "content": "hello"}]
-    whole = client.chat("ember", messages, options=GREEDY)
-    parts = client.chat("ember", messages, options=GREEDY, stream=True)
-    assert "".join(part.message.content or "" for part in parts) == whole.message.content
 
 
 def test_it_asks_about_models(client: ollama.Client) -> None:

@@ -6,7 +6,6 @@ tools.
 """
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -22,17 +21,9 @@ QWEN_STOPS = [
 ]  # fmt: skip
 
 
-def never_ending(live: LiveServer) -> dict[str, int]:
-    """A bias that keeps a model from ending its answer."""
-    ends = live.worker.call(lambda engine: engine.tokenizer.end_tokens)
-    return {str(token): -100 for token in ends}
-
-
 COMPLETIONS, FIM = "/v1/completions", "/v1/fim/completions"
-MINUET = {
-    "model": "qwen2.5-coder", "stream": True, "prompt": PREFIX, "suffix": SUFFIX,
-    "max_tokens": 56, "top_p": 0.9,
-}  # fmt: skip
+
+
 STREAMED: dict[str, tuple[str, dict[str, Any]]] = {
     "Continue": (COMPLETIONS, {
         "model": "qwen2.5-coder", "prompt": FILL, "max_tokens": 48, "temperature": 0.01, "top_p": 1,
@@ -105,53 +96,6 @@ def test_every_field_is_there(live: LiveServer, client: str) -> None:
     assert choice["index"] == 0
     assert isinstance(choice["message"]["content"] if path == FIM else choice["text"], str)
     assert choice["finish_reason"] in ("stop", "length")
-
-
-def test_identical_requests_compute_their_prompt_once(live: LiveServer) -> None:
-    prompt = "# a file that only this test knows\n" + PREFIX
-    body = MINUET | {"prompt": prompt, "stream_options": {"include_usage": True}}
-    with ThreadPoolExecutor(3) as clients:
-        futures = [clients.submit(live.events, "/v1/completions", body) for _ in range(3)]
-    usages = [future.result()[-2]["usage"] for future in futures]
-    cached = sorted(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages)
-    whole = usages[0]["prompt_tokens"]
-    assert cached[1:] == [whole - 1, whole - 1]
-
-
-def test_minuet_gets_text_before_the_answer_ends_and_leaves(live: LiveServer) -> None:
-    body = MINUET | {
-        "max_tokens": 1500,
-        "num_draft_tokens": 0,
-        "logit_bias": never_ending(live),
-    }
-    live.settle()
-    rounds = live.counters.rounds
-    with live.client.stream("POST", "/v1/completions", json=body) as response:
-        lines = (line for line in response.iter_lines() if line)
-        chunk = json.loads(next(lines).removeprefix("data: "))
-    live.settle()
-    assert isinstance(chunk["choices"][0]["text"], str)
-    assert live.counters.rounds - rounds < 1500
-
-
-def test_continue_edits_with_a_prediction(live: LiveServer) -> None:
-    code = "def area(x, y):\n    return x * y\n"
-    content = f"Rename `x` to `width` in:\n```python\n{code}```"
-    body = {
-        "model": "qwen2.5-coder",
-        "messages": [{"role": "user", "content": content}],
-        "max_tokens": 32,
-        "temperature": 0,
-        "stream": True,
-        "prediction": {"type": "content", "content": code},
-    }
-    *with_it, _ = live.events("/v1/chat/completions", body)
-    *without, _ = live.events("/v1/chat/completions", body | {"prediction": None})
-    texts = [
-        "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
-        for chunks in (with_it, without)
-    ]
-    assert texts[0] == texts[1]
 
 
 CLINE_TOOL = {
@@ -324,12 +268,3 @@ def test_a_schema_that_refers_to_itself_forever_is_no_defect(parrot: LiveServer)
     assert parrot.post(CHAT, body("Hello", tools=[tool])).status_code == 200
     answer = parrot.post(CHAT, body("Hello", tools=[tool], tool_choice="required"))
     assert answer.status_code in (200, 400)
-
-
-def test_a_call_that_a_stop_string_cuts_is_not_to_be_made(parrot: LiveServer) -> None:
-    (choice,) = parrot.post(CHAT, body(call(ANSWER), stop="Rom")).json()["choices"]
-    assert choice["finish_reason"] == "stop"
-    events = parrot.events(CHAT, body(call(ANSWER), stop="Rom"))
-    assert [e["choices"][0]["finish_reason"] for e in events[:-1]][-1] == "stop"
-    (choice,) = parrot.post(CHAT, body(call(ANSWER))).json()["choices"]
-    assert choice["finish_reason"] == "tool_calls"

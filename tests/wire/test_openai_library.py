@@ -1,14 +1,13 @@
 """The `openai` library for Python, in every mode it has for completions and chats."""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
-from akunu_py.options import Options
 from tests.server.live import LiveServer
 
 PROMPT = "import os\n"
@@ -23,22 +22,6 @@ def client(live: LiveServer) -> Iterator[openai.OpenAI]:
     url = f"{live.url}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
         yield client
-
-
-def own_text(live: LiveServer, prompt: str, tokens: int) -> str:
-    return live.worker.call(lambda engine: engine.generate(prompt, Options(tokens)).text)
-
-
-def test_a_completion(live: LiveServer, client: openai.OpenAI) -> None:
-    asked: Any = {"model": "m", "prompt": PROMPT, "max_tokens": 24, "temperature": 0}
-    create: Any = client.completions.create
-    answer = create(**asked)
-    assert answer.choices[0].text == own_text(live, PROMPT, 24)
-    streams = {"stream": True, "stream_options": {"include_usage": True}}
-    *parts, last = create(**asked, **streams)
-    assert "".join(part.choices[0].text for part in parts) == answer.choices[0].text
-    assert last.usage.completion_tokens == answer.usage.completion_tokens
-    assert len(parts) > 1
 
 
 def test_completions_in_every_other_mode(live: LiveServer, client: openai.OpenAI) -> None:
@@ -69,18 +52,6 @@ def test_completions_in_every_other_mode(live: LiveServer, client: openai.OpenAI
     assert found.top_logprobs is not None
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == 2 * len(ids)
-
-
-def test_a_chat(live: LiveServer, client: openai.OpenAI) -> None:
-    turns = [{"role": "system", "content": "Answer with code."},
-             {"role": "user", "content": "Add two numbers in Python."}]  # fmt: skip
-    prompt = live.worker.call(lambda engine: engine.tokenizer.render_chat(turns, open_answer=True))
-    expected = own_text(live, prompt, 24)
-    asked: Any = {"model": "m", "messages": MESSAGES, "temperature": 0}
-    whole = client.chat.completions.create(**asked, max_completion_tokens=24)
-    assert whole.choices[0].message.content == expected
-    streamed = client.chat.completions.create(**asked, max_tokens=24, stream=True)
-    assert "".join(part.choices[0].delta.content or "" for part in streamed) == expected
 
 
 class Verdict(BaseModel):
@@ -123,19 +94,3 @@ def test_errors_are_the_librarys(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as overflow:
         client.completions.create(model="m", prompt="word " * 20_000)
     assert overflow.value.code == "context_length_exceeded"
-
-
-@pytest.mark.anyio
-async def test_the_asynchronous_client(live: LiveServer) -> None:
-    url = f"{live.url}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
-        stream = await client.completions.create(
-            model="m", prompt=PROMPT, max_tokens=8, temperature=0, stream=True
-        )
-        text = "".join([chunk.choices[0].text async for chunk in stream])
-    assert text == own_text(live, PROMPT, 8)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from akunu_py.tokens import common_prefix_length
-from tests.server.live import LiveServer
+from tests.server.live import LiveServer, wait_until
 from tests.wire.test_llama_clients import infill_body
 
 BEFORE, AFTER = 1200, 400
@@ -25,7 +25,7 @@ SEAMS = 3
 """Tokens of a prompt besides those of its texts: two special ones, and one where texts meet."""
 LINE = "    words = [word.strip() for word in text.split()]"
 NEXT_LINE = "    return sorted(words, key=len)"
-KEYSTROKES = 20
+KEYSTROKES = 8
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,7 @@ def test_cancelled_work_serves_the_next_keystroke(live: LiveServer, cursor: Curs
     changes = {"n_predict": 1000, "ignore_eos": True, "num_draft_tokens": 0}
     for here in cursors:
         with live.dial("/infill", here.body(**changes)):
-            while not (live.service.processing or live.service.worker.queue_depth):
-                pass
+            wait_until(lambda: live.service.processing or live.service.worker.queue_depth)
         live.log.wait_for("499")
     live.settle()
     cold = len(tokens_of(live, cursor.prefix + LINE + cursor.suffix)) + 2 * SEAMS

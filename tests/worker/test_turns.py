@@ -1,10 +1,13 @@
 """Turns: the steps of several engines, one at a time and the most urgent first."""
 
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
-from threading import Thread
+from threading import Event, Thread
 
+import akunu_py
 from akunu_py.machine.turns import Rank, Turns
+from akunu_py.worker import EngineWorker
 
 CHAT, URGENT = (0, True, 3), (0, False, 1)
 
@@ -93,3 +96,21 @@ def test_who_goes_on_is_not_passed_by_less_urgent_steps_in_between() -> None:
         with steps.turns.turn(lambda: URGENT, lambda: next(goes_on)):
             steps.order.append("typed")
     assert steps.join() == ["typed"] * 5 + ["prompt"] * 2
+
+
+def test_another_engine_has_a_turn_between_two_calls(tiny_model_dir: Path) -> None:
+    steps, begun, goes_on = Steps(), Event(), Event()
+    worker = EngineWorker(lambda: akunu_py.load(str(tiny_model_dir)), turns=steps.turns)
+
+    def hold(_: object) -> None:
+        begun.set()
+        goes_on.wait()
+
+    worker.submit(hold)
+    second = worker.submit(lambda _: steps.order.append("call"))
+    begun.wait()
+    steps.wait("other", lambda: CHAT)
+    goes_on.set()
+    second.result()
+    assert steps.join() == ["other", "call"]
+    worker.close()

@@ -72,16 +72,6 @@ def test_streams_what_the_engine_would(worker: EngineWorker, engine: Engine) -> 
     assert events[-1].finish_reason is expected.finish_reason
 
 
-def test_requests_wait_for_each_other(worker: EngineWorker) -> None:
-    options = Options(max_tokens=5)
-    first, second = worker.stream("one", options), worker.stream("two", options)
-    answers = [[token for event in events for token in event.tokens] for events in (second, first)]
-    alone = worker.call(
-        lambda engine: [engine.generate(prompt, options).token_ids for prompt in ("two", "one")]
-    )
-    assert answers == alone
-
-
 def test_cancelling_ends_an_answer_with_its_last_event(worker: EngineWorker) -> None:
     events = worker.stream("hello", Options(max_tokens=None, stop=("never to be seen",)))
     next(events)

@@ -5,8 +5,8 @@ import { $, request } from "./server.js";
 const [SETTINGS, THEME] = ["akunu-py-settings", "akunu-py-theme"];
 const SAVE_MS = 1000; // while an answer grows
 const DRAW_SHARE = 4; // drawing takes a fifth of the time at most
-const settings = JSON.parse(localStorage.getItem(SETTINGS) || "{}");
-const views = new WeakMap(); // of messages
+const settings = {};
+try { Object.assign(settings, JSON.parse(localStorage.getItem(SETTINGS))); } catch { /* damaged: as if there were none */ }
 const tabs = new BroadcastChannel("akunu-py");
 const newId = () => `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`;
 const blank = () => ({ id: newId(), title: "", revision: 0, updated: 0, messages: [] });
@@ -15,13 +15,13 @@ let current = blank();
 let running = null; // the conversation and the message that grow, and what stops them
 let editing = null; // the number of the message that is sent again
 function make(name, properties, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
+  const made = document.createElement(name);
   made.append(...children);
-  return made;
+  return Object.assign(made, properties);
 }
 
 // A record for each conversation. Of two tabs that go on with one at the same time, the second keeps
-// its own under a new id.
+// its own under a new id. One that was deleted stays deleted, even while it is being answered.
 
 const database = new Promise((resolve, reject) => {
   const opening = indexedDB.open("akunu-py", 1);
@@ -36,24 +36,24 @@ async function stored(mode, work) {
       Object.assign(transaction, { oncomplete: () => resolve(request?.result), onabort: () => reject(transaction.error) });
     });
   } catch (error) {
-    $("state").textContent = `Conversations cannot be kept: ${error.message}`;
+    unkept(error);
     return null;
   }
 }
-const find = (id) => stored("readonly", (all) => all.get(id));
+const unkept = ({ message }) => { $("state").textContent = `Nothing can be kept: ${message}`; };
+const find = async (id) => Object.assign(blank(), await stored("readonly", (all) => all.get(id)));
 const save = (conversation) => stored("readwrite", (all) => {
   const before = all.get(conversation.id);
   before.onsuccess = () => {
-    if (before.result && before.result.revision !== conversation.revision) conversation.id = newId();
-    all.put(Object.assign(conversation, { revision: conversation.revision + 1, updated: Date.now() }));
+    const { id, revision } = conversation, known = before.result?.revision ?? 0;
+    if (!known && revision) return; // it was deleted
+    const kept = { id: known === revision ? id : newId(), revision: revision + 1, updated: Date.now() };
+    all.put({ ...conversation, ...kept });
+    all.transaction.addEventListener("complete", () => Object.assign(conversation, kept)); // or it was not kept
   };
 });
-async function tell(id) {
-  tabs.postMessage(id);
-  if (current.revision) history.replaceState(null, "", `#${current.id}`);
-  await list();
-}
 async function list() {
+  history.replaceState(null, "", current.revision ? `#${current.id}` : location.pathname);
   const all = await stored("readonly", (kept) => kept.getAll()) ?? [];
   all.sort((one, other) => other.updated - one.updated);
   $("conversations").replaceChildren(...all.map(({ id, title }) => {
@@ -72,24 +72,26 @@ function sure(button, act) {
 }
 async function forget(id) {
   await stored("readwrite", (all) => (id ? all.delete(id) : all.clear()));
-  if (!id || id === current.id) await go();
-  await tell(id);
+  tabs.postMessage(id);
+  await reread(id);
 }
-async function go(id) {
-  if (running && running.conversation.id === id) current = running.conversation;
-  else current = (id && await find(id)) || blank();
-  history.replaceState(null, "", current.revision ? `#${id}` : location.pathname);
+async function reread(id) { // one conversation that has changed, or all
+  if (running?.conversation.revision && !(await find(running.conversation.id)).revision) running.stop.abort();
+  if (id && id !== current.id || running?.conversation === current && !running.stop.signal.aborted) return list();
+  current = await find(current.id);
+  edit(null);
+  show();
+  return list();
+}
+tabs.onmessage = ({ data: id }) => reread(id);
+async function go(id = "") {
+  current = running?.conversation.id === id ? running.conversation : await find(id);
   $("side").classList.remove("shown");
   edit(null);
   show();
   $("log").scrollTop = $("log").scrollHeight;
   await list();
 }
-tabs.onmessage = async ({ data: id }) => {
-  if (id === current.id && running?.conversation !== current) current = await find(id) ?? blank();
-  show();
-  await list();
-};
 
 // Requests.
 
@@ -118,7 +120,7 @@ function bodyFor({ messages }) {
 }
 function take(message, { error, choices, loading, pieces = [], timings = message.timings }) {
   if (error) throw new Error(error.message);
-  const [{ delta, finish_reason: finish }] = choices;
+  const [{ delta = {}, finish_reason: finish } = {}] = choices;
   running.loading = loading;
   message.content += delta.content ?? "";
   message.thinking += delta.reasoning_content ?? "";
@@ -128,45 +130,61 @@ function take(message, { error, choices, loading, pieces = [], timings = message
     if (last?.[1] === drafted) last[0] += text.length;
     else if (text) message.runs.push([text.length, drafted]);
   }
-  return Object.assign(message, { timings, cut: finish === "length" });
+  return Object.assign(message, { timings }, finish && { stopped: false, cut: finish === "length" });
 }
 async function answer(message = { role: "assistant", content: "" }) {
   const conversation = current;
   if (!message.content) Object.assign(message, { thinking: "", runs: [] });
-  Object.assign(message, { stopped: false, error: "" });
-  const asked = bodyFor(conversation);
+  Object.assign(message, { stopped: true, cut: false, error: "" }); // until its end comes, if it does
   if (conversation.messages.at(-1) !== message) conversation.messages.push(message);
   running = { conversation, message, stop: new AbortController() };
   show();
   $("log").scrollTop = $("log").scrollHeight;
-  await save(conversation);
-  await tell(conversation.id);
+  await keep(conversation);
   const saving = setInterval(() => save(conversation), SAVE_MS);
   try {
-    for await (const chunk of chunks(asked, running.stop.signal)) draw(take(message, chunk));
+    if (!$("model").value) await listModels();
+    for await (const chunk of chunks(bodyFor(conversation), running.stop.signal)) draw(take(message, chunk));
   } catch (error) {
-    message.stopped = error.name === "AbortError";
-    if (!message.stopped) message.error = error instanceof TypeError ? "The server does not answer." : error.message;
+    if (error.name !== "AbortError") message.error = sentence(error);
   }
   clearInterval(saving);
   running = null;
-  if (conversation === current) show();
+  show();
+  await keep(conversation);
+}
+async function keep(conversation) {
   await save(conversation);
-  await tell(conversation.id);
+  tabs.postMessage(conversation.id);
+  await list();
+}
+const sentence = (error) => (error instanceof TypeError ? "The server does not answer." : error.message);
+async function listModels() {
+  const listed = (await (await request("v1/models")).json()).data;
+  const data = listed.filter(({ capabilities }) => capabilities.includes("completion"));
+  $("model").replaceChildren(...data.map(({ id }) => new Option(id)));
+  if (data.some(({ id }) => id === settings.model)) $("model").value = settings.model;
 }
 function send() {
   const content = $("text").value;
   if (running || !content.trim()) return;
-  if (editing !== null) current.messages.length = editing;
+  if (editing !== null) cut(editing);
   current.messages.push({ role: "user", content });
   current.title ||= content.trim().split("\n")[0].slice(0, 80);
-  edit(null);
+  write("");
   answer();
 }
-function edit(index) {
+function cut(at) { // later turns are not lost: the conversation stays, and a new one goes on
+  edit(null);
+  const { title, messages } = current;
+  if (!messages.slice(at + 1).some(({ role }) => role === "user")) messages.length = at;
+  else current = { ...blank(), title: at ? title : "", messages: messages.slice(0, at) };
+}
+function edit(index) { // null ends it, and leaves alone what else was typed
+  const typed = index === editing ? $("text").value : "";
   editing = index;
   $("editing").hidden = index === null;
-  write(current.messages[index]?.content ?? "");
+  write(current.messages[index]?.content ?? typed);
 }
 function write(text) {
   $("text").value = text;
@@ -183,6 +201,7 @@ function show() {
   $("drafts").setAttribute("aria-pressed", Boolean(settings.drafts));
   $("theme").textContent = `◐ ${document.documentElement.dataset.theme || "auto"}`;
   [$("send").hidden, $("stop").hidden] = [running !== null, running === null];
+  $("elsewhere").hidden = !running || running.conversation === current;
 }
 function follow(change) { // a reader who is at the end stays there
   const log = $("log"), isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
@@ -190,27 +209,25 @@ function follow(change) { // a reader who is at the end stays there
   if (isAtEnd) log.scrollTop = log.scrollHeight;
 }
 function viewOf(message) {
-  const think = make("details", {}, make("summary"), make("div"));
   const [body, foot] = ["body", "foot"].map((className) => make("div", { className }));
-  views.set(message, { view: make("article", { className: message.role }, think, body, foot), body, think, foot });
-  paint(message);
-  return views.get(message).view;
+  return paint(message, make("article", {}, make("details", {}, make("summary"), make("div")), body, foot));
 }
-function paint(message) {
-  const { view, body, think, foot } = views.get(message);
-  const waits = running?.message === message && !message.content;
+function paint(message, view) {
+  const [think, body, foot] = view.children, waits = running?.message === message && !message.content;
+  view.classList.add(message.role);
   view.classList.toggle("waiting", waits);
   think.hidden = !message.thinking;
   think.firstChild.textContent = waits ? "Thinking …" : "Thoughts";
   think.lastChild.textContent = message.thinking ?? "";
   render(body, message.content, settings.drafts ? message.runs : null);
   foot.replaceChildren(...footOf(message));
+  return view;
 }
 function* footOf(message) {
-  const { role, content, timings, stopped, cut, error } = message;
+  const { role, content, timings, stopped, cut, error } = message, grows = running?.message === message;
   const note = (textContent, className = "note") => make("span", { className, textContent });
-  const end = error || (stopped && "stopped") || (cut && "cut");
-  const said = end || (running?.message === message && running.loading);
+  const end = error || (stopped && !grows && "stopped") || (cut && "cut");
+  const said = end || (grows && running.loading);
   if (said) yield note(said, error ? "bad" : "note");
   if (timings?.forward_n) {
     const { predicted_n: tokens, predicted_per_second: speed, forward_n: forwards, speedup } = timings;
@@ -218,7 +235,7 @@ function* footOf(message) {
       `${(tokens / forwards).toFixed(2)} tokens per forward`);
     if (speedup >= 1.05) yield note(`${speedup.toFixed(1)} times as fast as without drafts`, "note gain");
   }
-  if (running?.message === message) return;
+  if (grows) return;
   const words = [...(role === "user" ? ["Edit", "Copy"] : ["Copy", "Again"]), ...(end && content ? ["Continue"] : [])];
   yield make("span", {}, ...words.map((textContent) => make("button", { className: "plain", textContent })));
 }
@@ -226,25 +243,28 @@ let [due, cost] = [0, 0];
 function draw(message) {
   due ||= setTimeout(() => {
     const begun = performance.now();
-    if (running?.message === message && running.conversation === current) follow(() => paint(message));
+    if (running?.message === message && running.conversation === current) follow(() => paint(message, $("messages").lastChild));
     [due, cost] = [0, performance.now() - begun];
   }, Math.max(30, DRAW_SHARE * cost));
 }
 
 // What the user does.
 async function copy(text, button) {
-  await navigator.clipboard?.writeText(text).catch(() => null); // only over HTTPS or from this machine
-  button.textContent = navigator.clipboard ? "Copied" : "Not allowed";
+  const done = await navigator.clipboard?.writeText(text).then(() => "Copied", () => null); // over HTTP from here only
+  button.textContent = done ?? "Not allowed";
   setTimeout(() => { button.textContent = "Copy"; }, 1200);
+}
+function remember(name, text) {
+  try { localStorage.setItem(name, text); } catch (error) { unkept(error); }
 }
 function set(name, value) {
   settings[name] = value || value === 0 ? value : undefined;
-  localStorage.setItem(SETTINGS, JSON.stringify(settings));
+  remember(SETTINGS, JSON.stringify(settings));
 }
 const step = (to) => ($(`kept-${current.id}`)?.[to] ?? $("conversations").firstChild)?.firstChild.click();
 const acts = { // on a message, by its number
-  Edit: edit, Copy: (at, button) => copy(current.messages[at].content, button),
-  Again: (at) => current.messages.splice(at) && answer(), Continue: (at) => answer(current.messages[at]),
+  Edit: (at) => edit(at), Copy: (at, button) => copy(current.messages[at].content, button),
+  Again: (at) => answer(cut(at)), Continue: (at) => answer(current.messages[at]),
 };
 const clicks = {
   new: () => go(), cancel: () => edit(null), help: () => $("keys").showModal(), forget: () => sure($("forget"), forget),
@@ -252,7 +272,7 @@ const clicks = {
   settings: () => $("settings").setAttribute("aria-expanded", !($("drawer").hidden = !$("drawer").hidden)),
   drafts: () => show(set("drafts", !settings.drafts)),
   theme: ({ dataset } = document.documentElement) =>
-    show(localStorage.setItem(THEME, dataset.theme = { "": "dark", dark: "light", light: "" }[dataset.theme])),
+    show(remember(THEME, dataset.theme = { "": "dark", dark: "light" }[dataset.theme] ?? "")),
 };
 const keys = { // with Alt
   KeyN: clicks.new, KeyD: clicks.drafts, KeyS: clicks.settings,
@@ -278,6 +298,7 @@ $("messages").onclick = ({ target }) => {
   if (target.matches("figcaption button")) copy(target.closest("figure").querySelector("code").textContent, target);
   else if (act) act([...$("messages").children].indexOf(target.closest("article")), target);
 };
+$("log").onclick = () => $("side").classList.remove("shown");
 $("examples").onclick = ({ target }) => target.matches("button") && write(target.textContent);
 for (const [id, act] of Object.entries(clicks)) $(id).onclick = () => act();
 $("ask").onsubmit = (event) => send(event.preventDefault());
@@ -292,6 +313,4 @@ $("text").oninput = () => {
 };
 $("model").onchange = () => set("model", $("model").value);
 await go(location.hash.slice(1));
-const { data } = await (await request("v1/models")).json();
-$("model").replaceChildren(...data.map(({ id }) => new Option(id)));
-if (data.some(({ id }) => id === settings.model)) $("model").value = settings.model;
+listModels().catch((error) => { $("state").textContent = sentence(error); });

@@ -25,6 +25,7 @@ export function render(view, text, runs) {
   const lines = text.slice(at).split("\n");
   let [line, start] = [0, at];
   blocks(lines, view, 0, (index) => {
+    if (index === lines.length - 1) return; // what grows may still belong to the block before
     for (; line < index; line += 1) start += lines[line].length + 1;
     settled.set(view, { at: start, count: view.childNodes.length });
   });
@@ -81,10 +82,7 @@ function fence(lines, i, parent, [opened, mark, language]) {
 function list(lines, i, parent, depth) {
   const indent = (line) => line.search(/\S|$/);
   const kind = (line) => (/\d/.test(ITEM.exec(line)[2]) ? "ol" : "ul");
-  const afterBlanks = (at) => {
-    while (at < lines.length && !lines[at].trim()) at += 1;
-    return at;
-  };
+  const afterBlanks = (at) => { while (at < lines.length && !lines[at].trim()) at += 1; return at; };
   const [name, base] = [kind(lines[i]), indent(lines[i])];
   const made = add(parent, name);
   if (name === "ol") made.start = parseInt(lines[i], 10);
@@ -147,11 +145,11 @@ function inline(text, parent) {
       put(index, index + 1);
       MARKS.lastIndex = after;
     } else if (mark[0] === "`") {
-      const close = lacking.has(mark.length) ? -1 : endOfCode(text, after, mark);
-      if (close < 0) lacking.add(mark.length);
+      const rest = text.slice(after), size = lacking.has(mark.length) ? -1 : rest.search(`(?<!\`)${mark}(?!\`)`);
+      if (size < 0) lacking.add(mark.length);
       else {
-        put(index, close + mark.length);
-        add(open.at(-1).node, "code", text.slice(after, close).replace(/^ (.*\S.*) $/s, "$1"));
+        put(index, after + size + mark.length);
+        add(open.at(-1).node, "code", rest.slice(0, size).replace(/^ (?=.*\S)(.*) $/s, "$1"));
       }
     } else if (mark.startsWith("<")) put(index, after, document.createElement("br"));
     else if (mark.endsWith("[")) {
@@ -178,13 +176,6 @@ function inline(text, parent) {
   }
   put(text.length, text.length);
   while (open.length > 1) end(open.length - 1, (node, mark) => [mark, node]);
-}
-function endOfCode(text, from, mark) {
-  for (let at = text.indexOf(mark, from), end = at; at >= 0; at = text.indexOf(mark, end)) {
-    for (end = at; text[end] === "`";) end += 1;
-    if (end - at === mark.length) return at;
-  }
-  return -1;
 }
 
 /** A link, or null if it leads anywhere but to the web or to a mailbox. */

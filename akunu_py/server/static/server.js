@@ -4,10 +4,12 @@ export const $ = (id) => document.getElementById(id);
 let asking = null; // for the key, on behalf of all requests
 export async function request(path, options = {}) {
   for (;;) {
-    const key = sessionStorage.getItem(KEY), headers = key ? { Authorization: `Bearer ${key}` } : {};
+    const key = sessionStorage.getItem(KEY), bytes = String.fromCharCode(...new TextEncoder().encode(key ?? ""));
+    const headers = key ? { Authorization: `Bearer ${bytes}` } : {};
     const response = await fetch(path, { ...options, headers, cache: "no-store" });
     if (response.ok) return response;
-    if (response.status !== 401) throw new Error((await response.json()).error.message);
+    const said = await response.json().catch(() => null); // a proxy says something else
+    if (response.status !== 401) throw new Error(said?.error?.message ?? `The server answered ${response.status}.`);
     await (asking ??= askKey(key));
   }
 }

@@ -127,6 +127,7 @@ function roundTick(least) {
 
 function showCosts(levels, missing) {
   $("costs").replaceChildren();
+  $("costs").toggleAttribute("hidden", !levels);
   $("costs-note").textContent = levels ? "" : missing || "";
   if (!levels) return;
   const longest = Math.max(...levels.flatMap((level) => level.rounds_ms.map(([tokens]) => tokens)));
