@@ -40,11 +40,11 @@ REFUSED: Final = {
 """Architectures that cannot run here, and why."""
 
 UNLIKE_ITSELF: Final = {
-    "phi3small": "In mlx-lm, a token sees those after it in the same forward: the boolean mask is "
-    "added to the scores of its block-sparse layers. So nothing is drafted.",
-    "plamo3": "In mlx-lm, its windows hold one token more in a forward over several tokens than in "
-    "a step. Here they hold as many as in a step: drafts change nothing, but an answer to a long "
-    "prompt may differ from mlx-lm's.",
+    "phi3small": "In mlx-lm, a token sees later tokens of the same forward pass: the boolean mask "
+    "is added to the scores of its block-sparse layers. So nothing is drafted.",
+    "plamo3": "In mlx-lm, its windows hold one token more in a forward pass over several tokens "
+    "than in a step. Here they always hold as many as in a step: drafts change nothing, but an "
+    "answer to a long prompt may differ from mlx-lm's.",
 }
 """Architectures whose forward over several tokens is not what single steps compute, and why."""
 

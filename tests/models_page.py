@@ -35,8 +35,7 @@ _HEAD: Final = """\
 All text architectures of mlx-lm run, and the text parts of its vision-language models. Look up \
 the `model_type` in a model's `config.json`. `tests/test_architectures.py` runs a tiny network of \
 each: drafts, rejections at every position and reused prefixes give the same tokens as plain \
-decoding, greedy, sampled and with `--exact`. This page is written by `python -m \
-tests.models_page`.
+decoding, greedy, sampled and with `--exact`. `python -m tests.models_page` writes this page.
 
 | keeps its context in | speculation | rollback | a prefix is reused up to | `model_type` |
 | --- | --- | --- | --- | --- |
@@ -46,17 +45,17 @@ tests.models_page`.
 _OWN_HEADS: Final = """\
 ## Heads
 
-Some models bring a head that was trained to guess their next tokens (MTP, "nextn"). It drafts new \
+Some models have a head that was trained to guess their next tokens (MTP, "nextn"). It drafts new \
 text, where there is nothing to copy. It is found by its tensors: among the weights, in \
 `mtp.safetensors` or `mtp/weights.safetensors` in the model's folder, or with `--mtp PATH` in a \
-folder or a repository of its own or of the original model, of which only the files that its \
-index names for the head are fetched. Most conversions lack the head; `doctor` says so. \
-`tests/decoding/test_head_drafts.py` drafts with a tiny head of each kind, and the tokens are \
-those of plain decoding; of real heads, only the bundled model's was tried. Layers with states \
-are not known in heads, of several steps only the first guesses, and a model that is split over \
-processes has none.
+folder or repository with only the head or with the original model (from which only the files \
+with the head are fetched). Most conversions lack the head; `doctor` says so. \
+`tests/decoding/test_head_drafts.py` drafts with a tiny head of each kind and gets the tokens of \
+plain decoding; among real heads, only the bundled model's was tried. Heads with recurrent layers \
+are not supported, only the first of several steps guesses, and a model that is split over \
+processes has no head.
 
-| layout | a tensor that it is known by | `model_type` |
+| layout | recognized by the tensor | `model_type` |
 | --- | --- | --- |
 """
 
@@ -98,9 +97,9 @@ def models_page() -> str:
     others = ", ".join(f"`{new}` as `{old}`" for new, old in MODEL_REMAPPING.items())
     return (
         f"{_HEAD}{''.join(lines)}\nmlx-lm runs {others}. `llama` has windows only if its "
-        "configuration names them.\n\nSeveral requests share forwards, drafts included, but "
-        f"{turns} take turns: they have a recurrence or an attention of their own, or one that "
-        f"chooses its keys.\n\n{_heads()}Exceptions:\n\n{''.join(notes)}"
+        "configuration names them.\n\nSeveral requests share forward passes, including drafts, but "
+        f"{turns} take turns: they have their own kind of recurrence or attention, or one that "
+        f"selects keys.\n\n{_heads()}Exceptions:\n\n{''.join(notes)}"
     )
 
 

@@ -211,7 +211,7 @@ class PromptStore:
             head = read_head(self._place)
         except (OSError, DamagedFileError) as error:
             raise InvalidRequestError(
-                f"{self._place} is not a prompt cache of yours: {error}; name another file."
+                f"{self._place} is not a prompt cache of yours: {error}; choose another file."
             ) from error
         if head.key == self._key:
             self._heads[self._place] = head

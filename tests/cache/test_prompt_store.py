@@ -302,7 +302,7 @@ def test_a_place_that_others_can_write_to_is_refused(
     else:
         os.chown(place, 65_534, 65_534)
     said = "other users can write to it" if kind == "open" else "it belongs to another user"
-    with pytest.raises(InvalidRequestError, match=rf"{said};.* name another (file|folder)\.$"):
+    with pytest.raises(InvalidRequestError, match=rf"{said};.* choose another (file|folder)\.$"):
         open_store(place, single=single)
     assert place.exists()
 
@@ -395,7 +395,7 @@ class TestSingleFile:
         place = tmp_path / "notes.txt"
         place.write_text("my notes")
         with pytest.raises(
-            InvalidRequestError, match=r"is not a prompt cache of yours: .*; name another"
+            InvalidRequestError, match=r"is not a prompt cache of yours: .*; choose another"
         ):
             open_store(place, single=True)
         assert place.read_text() == "my notes"

@@ -180,7 +180,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
     left_out = LeftOut()
     assert listed(tmp_path, left_out) == {"a.py"}
-    assert left_out.lines == [".gitignore cannot be read: it is no file."]
+    assert left_out.lines == [".gitignore cannot be read: it is not a regular file."]
 
 
 @pytest.mark.parametrize("change", ["link", "pipe", "grown"])

@@ -117,7 +117,7 @@ def test_schemas_that_libraries_make_are_served(parrot: LiveServer, name: str) -
     for path, fields in formats(strict=True):
         answer = parrot.post(path, {"max_tokens": 8} | fields)
         assert answer.status_code == (400 if unmet else 200), answer.text
-        assert not unmet or f"cannot demand {unmet}" in answer.json()["error"]["message"]
+        assert not unmet or f"cannot require {unmet}" in answer.json()["error"]["message"]
 
 
 BAD: dict[str, dict[str, Any]] = {
