@@ -22,17 +22,9 @@ from akunu_py.package import __version__
 from tests.processes import run
 
 HEAVY = {
-    "mlx",
-    "mlx_lm",
-    "numpy",
-    "transformers",
-    "tokenizers",
-    "prompt_toolkit",
-    "rich",
-    "importlib.metadata",
-    "asyncio",
-    "llguidance",
-}
+    "mlx", "mlx_lm", "numpy", "transformers", "tokenizers", "prompt_toolkit", "rich",
+    "importlib.metadata", "asyncio", "llguidance",
+}  # fmt: skip
 
 
 def generate_settings(*words: str) -> GenerateSettings:
