@@ -1,8 +1,8 @@
 """Sampled decoding is exact: what the shipped loop emits has the target's distribution.
 
-Both ways to verify a draft are held against the distribution over 10,000 draws, with a lookup and
-with a drafter that samples. The same check rejects wrong verifiers at half of the draws, which
-is what other drafters get. Matched drafts of every drafter leave plain decoding's own draws.
+Matched drafts of every drafter leave plain decoding's own draws. Drafts that are accepted by their
+probabilities are held against the distribution over 10,000 draws, with lookups and with a drafter
+that samples. The same check rejects wrong verifiers at half of the draws.
 """
 
 from collections.abc import Callable, Sequence
@@ -124,11 +124,10 @@ def with_lookup(_: Table, __: Sampling) -> Drafter:
     return Told(make_drafter("ngram"), one_hot=True)
 
 
-@pytest.mark.parametrize("one_hot", [False, True], ids=["matched", "rejected"])
 @pytest.mark.parametrize("name", ["ngram", "auto"])
-def test_lookups_leave_the_distribution_alone(name: str, one_hot: bool) -> None:
+def test_lookups_leave_the_distribution_alone(name: str) -> None:
     table = copied_text()
-    drafter = Told(make_drafter(name), one_hot=one_hot)
+    drafter = Told(make_drafter(name), one_hot=True)
     rounds = decode(table, SAMPLING, drafter, num_draft_tokens=16)
     assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
     assert DRAWS / 20 < sum(one.accepted for one in rounds) < DRAWS
@@ -187,14 +186,6 @@ def test_xtc_excludes_as_often_with_drafts(make: Make) -> None:
     assert sum(one.accepted for one in rounds) > 0
 
 
-def test_drafts_that_were_sampled_may_be_matched_as_well() -> None:
-    table = copied_text()
-    drafter = Told(with_bigram(table, SAMPLING), one_hot=False)
-    rounds = decode(table, SAMPLING, drafter, num_draft_tokens=8)
-    assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
-    assert sum(one.accepted for one in rounds) > DRAWS / 20
-
-
 def redraw_after_a_mismatch(
     target: Rows, drafts: Sequence[int], _: Rows | None, uniforms: Uniforms
 ) -> Verdict:
@@ -229,12 +220,3 @@ def test_the_same_check_rejects_wrong_verifiers(
     rounds = decode(table, SAMPLING, drafter, num_draft_tokens=4, draws=FEWER_DRAWS)
     with pytest.raises(AssertionError):
         assert_drawn_from(distributions(table, SAMPLING), text_of(rounds))
-
-
-def test_a_seed_repeats_a_text_that_was_drafted_alike() -> None:
-    def text(sampling: Sampling) -> list[int]:
-        table = free_text()
-        drafter = with_bigram(table, sampling)
-        return text_of(decode(table, sampling, drafter, num_draft_tokens=4, draws=200))
-
-    assert text(SAMPLING) == text(SAMPLING) != text(replace(SAMPLING, seed=18))

@@ -7,16 +7,13 @@ from hypothesis import strategies as st
 from akunu_py.bench.replay import (
     ReplayCase,
     ReplayResult,
-    RoundShape,
     repeated_share,
-    replay,
     replay_rounds,
 )
 from akunu_py.drafting.base import Draft, Drafter, NoDrafter
-from akunu_py.drafting.ngram import NGramDrafter
-from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
+from akunu_py.planning.planner import FixedPlanner, Planner
 from tests.fakes import MoodyPlanner, OracleDrafter
-from tests.planning.curves import FLAT, LINEAR, STEPPED
+from tests.planning.curves import FLAT, STEPPED
 
 tokens = st.lists(st.integers(0, 5), max_size=40)
 
@@ -68,13 +65,6 @@ def test_an_empty_reference_takes_no_forward() -> None:
     assert result.tokens_per_forward == result.predicted_speedup(FLAT) == 1.0
 
 
-def test_without_drafts_decoding_is_pipelined_and_emits_one_token_per_forward() -> None:
-    rounds = list(replay_rounds(NoDrafter(), ReplayCase([1], [2, 3, 4]), FixedPlanner(4)))
-    assert [len(done.tokens) for done in rounds] == [1, 1, 1]
-    assert [done.pipelined for done in rounds] == [False, True, True]
-    assert [done.context for done in rounds] == [0, 1, 2]
-
-
 def test_a_draft_waits_for_the_step_in_flight() -> None:
     """As in decoding: without a draft, the next step is pipelined, and is read before the draft."""
 
@@ -111,13 +101,6 @@ def test_an_oracle_emits_a_whole_draft_and_one_token_per_forward(
     assert result.forwards <= result.emitted
 
 
-def test_each_request_has_a_drafter_of_its_own() -> None:
-    text = [1, 2, 3, 4, 5]
-    once = replay(NGramDrafter, [ReplayCase([9], text)], FixedPlanner(4))
-    twice = replay(NGramDrafter, [ReplayCase([9], text)] * 2, FixedPlanner(4))
-    assert twice == once + once
-
-
 def test_the_predicted_speedup_is_the_time_of_single_steps_over_that_of_the_rounds() -> None:
     # A step takes 9 ms, a round of up to 5 tokens 10 ms, of 6 to 10 tokens 18 ms.
     case = ReplayCase([0, 1, 2], list(range(12)))
@@ -125,19 +108,6 @@ def test_the_predicted_speedup_is_the_time_of_single_steps_over_that_of_the_roun
         oracle = OracleDrafter(3, case.reference)
         result = replayed(oracle, case, FixedPlanner(drafts), limit=drafts)
         assert result.predicted_speedup(STEPPED) == pytest.approx(12 * 9 / spent)
-
-
-def test_pipelined_rounds_cost_decode_s_and_others_verify_s() -> None:
-    assert RoundShape(4, 100, pipelined=False).seconds(FLAT) == FLAT.verify_s(5, 100)
-    assert RoundShape(0, 100, pipelined=True).seconds(FLAT) == FLAT.decode_s(100)
-
-
-def test_the_planner_uses_the_curve_that_it_gets() -> None:
-    cases = [ReplayCase([0, 1, 2], [index % 7 for index in range(200)])] * 3
-    for curve, drafts in ((FLAT, True), (LINEAR, False)):
-        result = replay(NGramDrafter, cases, DraftPlanner(curve), curve=curve)
-        assert (result.predicted_speedup(curve) > 1.5) is drafts
-        assert (result.drafted > 20) is drafts  # a probe now and then
 
 
 def test_the_repeated_share_of_a_text() -> None:

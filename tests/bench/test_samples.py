@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from akunu_py.bench.samples import encode_sample, encode_samples, read_samples
-from akunu_py.errors import InvalidRequestError, ModelLoadError
+from akunu_py.errors import InvalidRequestError
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -111,9 +111,3 @@ def test_a_line_that_is_no_sample_is_named(tmp_path: Path, line: str, sentence: 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=r"none\.jsonl cannot be read"):
         list(read_samples(tmp_path / "none.jsonl"))
-
-
-def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelLoadError, match="tokenizer"):
-        load_tokenizer(str(tmp_path))

@@ -330,14 +330,6 @@ class TestEngine:
         engine.generate("abc", Options(8))
         assert asked == [engine.model]
 
-    @pytest.mark.parametrize("costs", [FLAT, LINEAR])
-    def test_costs_do_not_change_the_answer(self, tiny_model_dir: Path, costs: CostCurve) -> None:
-        engine = self.engine(tiny_model_dir, [], costs)
-        prompt = "def mean(values):\n" * 4
-        plain = engine.generate(prompt, Options(80, drafter="none"))
-        planned = engine.generate(prompt, Options(80, drafter="ngram"))
-        assert planned.token_ids == plain.token_ids
-
     def test_measuring_leaves_the_cache_of_requests_alone(self, tiny_model_dir: Path) -> None:
         engine = akunu_py.load(
             str(tiny_model_dir), calibrate=lambda model, _: measure(model, budget_s=0.0)

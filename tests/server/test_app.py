@@ -102,22 +102,10 @@ def test_names_of_this_machine_and_addresses_are_hosts(live: LiveServer, host: s
 
 @pytest.mark.parametrize(
     "host",
-    [
-        "evil.example",
-        "localhost.evil.example",
-        "evil.example:8080",
-        "",
-        "[",
-        "evil.example@127.0.0.1",
-        "127.1.evil",
-        "internal",
-        "docker.internal.evil.example",
-        "local",
-        "mac.local.evil.example",
-        "127.0.0.1.evil.example",
-        ".",
-    ],
-)
+    ["evil.example", "localhost.evil.example", "evil.example:8080", "", "[",
+     "evil.example@127.0.0.1", "127.1.evil", "internal", "docker.internal.evil.example", "local",
+     "mac.local.evil.example", "127.0.0.1.evil.example", "."],
+)  # fmt: skip
 def test_other_names_may_be_rebound_and_are_refused(
     live: LiveServer, guarded: LiveServer, host: str
 ) -> None:
@@ -144,18 +132,10 @@ def test_desktop_applications_and_pages_of_this_machine_may_ask_and_read(
 
 @pytest.mark.parametrize(
     "origin",
-    [
-        "http://evil.example",
-        "null",
-        "http://localhost.evil.example",
-        "http://127.0.0.1.evil.example:80",
-        "http://evil.example#http://localhost",
-        "http://mac.local",
-        "x",
-        "http://app://x",
-        "chrome-extension://a",
-    ],
-)
+    ["http://evil.example", "null", "http://localhost.evil.example",
+     "http://127.0.0.1.evil.example:80", "http://evil.example#http://localhost",
+     "http://mac.local", "x", "http://app://x", "chrome-extension://a"],
+)  # fmt: skip
 def test_foreign_pages_are_refused(live: LiveServer, origin: str) -> None:
     response = live.post("/completion", {"prompt": "a"}, Origin=origin)
     assert response.status_code == 403
