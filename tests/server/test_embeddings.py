@@ -29,7 +29,7 @@ from tests.qwen import (
     weights_of,
     write_qwen,
 )
-from tests.server.live import LiveServer, serve_pool
+from tests.server.live import LiveServer, serve_pool, wait_until
 
 RERANKER = "Qwen3-Reranker-tiny"
 EMBEDDING = ("/v1/embeddings", "/embedding", "/embeddings", "/api/embed", "/api/embeddings")
@@ -360,16 +360,13 @@ def test_a_request_that_has_begun_keeps_its_place_in_a_full_queue(
     with serve_pool(Pool(load, ServerSettings(queue=1), [model])) as live:
         monkeypatch.setattr(embedding, "make_prompt_cache", held)
         body = {"input": ["a" * 500] * 3}
-        with (
-            live.dial("/v1/embeddings", body) as first,
-            live.dial("/v1/embeddings", body) as second,
-        ):
-            begun.wait()
-            while not live.worker.queue_depth:
-                pass
-            assert live.post("/v1/embeddings", {"input": "a"}).status_code == 429
-            goes_on.set()
-            assert [one.recv(12) for one in (first, second)] == [b"HTTP/1.1 200"] * 2
+        with live.dial("/v1/embeddings", body) as first:
+            assert begun.wait(60)
+            with live.dial("/v1/embeddings", body) as second:
+                wait_until(lambda: live.worker.queue_depth)
+                assert live.post("/v1/embeddings", {"input": "a"}).status_code == 429
+                goes_on.set()
+                assert [one.recv(12) for one in (first, second)] == [b"HTTP/1.1 200"] * 2
 
 
 def test_the_openai_library(live: LiveServer, folders: dict[str, Path]) -> None:
