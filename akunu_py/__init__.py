@@ -7,9 +7,8 @@
     for event in engine.stream("def mean(values):", max_tokens=64, temperature=0.8):
         print(event.text, end="")
 
-The names in `__all__` and `akunu_py.errors` keep their meaning within a major version; others may
-change. The model
-libraries are loaded only when they are used.
+The names in `__all__` and `akunu_py.errors` are stable within a major version; others may change.
+The model libraries are loaded only when they are used.
 """
 
 from contextlib import suppress

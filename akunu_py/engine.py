@@ -239,7 +239,7 @@ class Engine:
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
             begin(sequence)
-            list(reader.ready())  # raises the error, if it ended with one
+            list(reader.ready())  # raises the error that ended it, if any
         return Answering(self._events(sequence, reader), Completion(self.model.name))
 
     def _start(self, sequence: Sequence) -> None:
@@ -257,7 +257,7 @@ class Engine:
                 yield from reader.ready()
             if self._active is not sequence:
                 raise InvalidRequestError(
-                    "Another request has ended this answer; read it to its end first, or use "
+                    "Another request ended this answer; read an answer to its end first, or use "
                     "`generate_batch` or an `EngineWorker` for several at a time."
                 )
         finally:
@@ -290,7 +290,7 @@ class Engine:
         """
         self.runner.owner.check()
         if parallel < 1:
-            raise InvalidRequestError(f"At least 1 prompt must be answered at a time: {parallel=}.")
+            raise InvalidRequestError(f"`parallel` must be 1 or more, not {parallel}.")
         if isinstance(asked, str):
             raise InvalidRequestError("Give the prompts of a batch in a list.")
         options = with_named(options or Options(), named) if named else options

@@ -126,8 +126,8 @@ class Completion:
 class Answering:
     """The events of an answer that is computed while they are read, and their sum so far.
 
-    They are read with `for`, or with `async for`, which lets other tasks run before each round;
-    reading the prompt holds them up. Leaving it as a context manager ends the answer.
+    Read them with `for`, or with `async for`, which lets other tasks run before each round, but not
+    while the prompt is computed. As a context manager, it ends the answer at the end of the block.
     """
 
     def __init__(self, events: Generator[Event, None, None], completion: Completion) -> None:

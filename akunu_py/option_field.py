@@ -219,7 +219,7 @@ def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
 
 
 def documented(kind: type[T]) -> type[T]:
-    """Adds what the options of a dataclass are for to its docstring."""
+    """Adds the help of the options of a dataclass to its docstring."""
     declared: Any = kind
     lines = [f"        {it.name}: {it.help}." for it in options_in(declared).values()]
     kind.__doc__ = "\n".join((f"{(kind.__doc__ or '').rstrip()}\n\n    Attributes:", *lines, ""))
@@ -227,7 +227,8 @@ def documented(kind: type[T]) -> type[T]:
 
 
 def with_named(options: T, named: Mapping[str, Any]) -> T:
-    """The options with others by their names; an unknown name is an `InvalidRequestError`."""
+    """The options with some replaced by name; raises an `InvalidRequestError` for an unknown
+    name."""
     kind: Any = options.__class__
     known = options_in(kind)
     for name in named:
@@ -241,8 +242,8 @@ def with_named(options: T, named: Mapping[str, Any]) -> T:
 
 
 def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A question with the names that are meant: first those that begin like the word, or it like
-    them. It is empty if no name is similar.
+    """A question that suggests similar names, if possible ones that share the beginning; empty if
+    no name is similar.
     """
     from difflib import get_close_matches  # noqa: PLC0415  (needed only when something is wrong)
 
@@ -253,8 +254,8 @@ def did_you_mean(word: str, names: Sequence[str]) -> str:
 
 
 def check_options(options: Any) -> None:
-    """Refuses values of another type, and numbers outside their range, and makes tuples of lists;
-    for `__post_init__`."""
+    """Refuses values of the wrong type and numbers out of range, and turns lists into tuples; for
+    `__post_init__`."""
     hints = _hints_of(options.__class__)
     for name, declared in options_in(options.__class__).items():
         value, within = getattr(options, name), declared.within

@@ -172,7 +172,7 @@ class ModelOptions:
 
     @property
     def is_bundled(self) -> bool:
-        """Whether it is the bundled model as it comes."""
+        """Whether it is the bundled model, unchanged."""
         return self.name == BUNDLED_MODEL and self.adapter_path is None
 
     def kv_quantization(self, form: KVForm) -> KVQuantization | None:
@@ -245,11 +245,11 @@ class Reasoning:
 
     Attributes:
         start, end: the marks around it.
-        is_open: whether the prompt ends with the first one.
-        budget: how many tokens it may have before a grammar; None sets no limit.
-        again: begins another message, if answers are messages with headers; then there may be
+        is_open: whether the prompt already ends with `start`.
+        budget: the most tokens of reasoning before a grammar; None for no limit.
+        again: begins another message, if answers are messages with headers; there may then be
             several with reasoning.
-        headers: of messages that are text, the usual one first.
+        headers: the headers of text messages, the usual one first.
     """
 
     start: str
@@ -262,12 +262,12 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """When a grammar holds for parts of an answer only: each begins with a `mark`, text or control
-    tokens, with which the grammar itself begins and which the model has emitted, and ends where
-    the grammar is complete. The answer ends with the first part if it is allowed only `once`.
+    """When a grammar applies to parts of an answer only. A part begins where the model emits `mark`
+    (text or control tokens), with which the grammar itself begins too, and ends where the grammar
+    is complete. With `once`, the answer ends with the first part.
 
-    With `headers`, the answer itself begins with a part, without the mark, and goes on after a part
-    that is only a header.
+    With `headers`, the answer itself begins with a part, without the mark, and continues after a
+    part that is only a header.
     """
 
     mark: str
@@ -289,10 +289,10 @@ class Grammar:
         kind: the language of `source`.
         source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
             or a context-free grammar in llguidance's variant of Lark.
-        wake: when it holds; None for the whole answer.
-        headed: whether the headers of messages (see `Reasoning`) are in it.
-        unmet: what a schema demands that the grammar cannot hold an answer to.
-        compiled: what `Engine.compile` made of it.
+        wake: which parts must match; None for the whole answer.
+        headed: whether it includes the headers of messages (see `Reasoning`).
+        unmet: the constraints of a schema that the grammar cannot enforce.
+        compiled: the result of `Engine.compile`.
 
     Raises:
         InvalidRequestError: if the kind is unknown, or a schema is not JSON.

@@ -58,7 +58,7 @@ def encode_prompt(
     else:
         if not isinstance(asked, str | list | tuple | array):
             raise InvalidRequestError(
-                "A prompt is text, a list of token ids or a list of messages, not "
+                "A prompt must be text, a list of token ids or a list of messages, not "
                 f"{type(asked).__name__}."
             )
         if not isinstance(asked, str) and asked and isinstance(asked[0], Mapping):
@@ -91,7 +91,7 @@ def encode_prompt(
 
 
 def messages_of(asked: Any) -> list[Message]:
-    """The messages of a conversation, or an `InvalidRequestError`."""
+    """The messages of a conversation; raises an `InvalidRequestError` if they are invalid."""
     if not isinstance(asked, list | tuple):
         raise InvalidRequestError(f"Give messages in a list, not as {type(asked).__name__}.")
     for one in asked:

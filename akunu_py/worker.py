@@ -117,8 +117,8 @@ class EngineWorker:
         return self.submit(task).result()
 
     def submit(self, task: "Callable[[Engine], T]", *, queues: bool = True) -> "Future[T]":
-        """The same without waiting. If the future is cancelled in time, the function does not run.
-        `queues` is whether the limit of the queue holds.
+        """Like `call`, but without waiting. If the future is cancelled in time, the function does
+        not run. `queues` is whether the limit of the queue holds.
 
         Raises:
             QueueFullError: if the queue is full.
@@ -240,7 +240,7 @@ class EngineWorker:
             return self._calls.popleft()
 
     def _make_call(self, engine: "Engine") -> None:
-        """Makes the next call; only one in a turn, because it may be a forward pass."""
+        """Makes the next call; only one per turn, because it may be a forward pass."""
         call = self._next_call()
         if call is None or not call[2].set_running_or_notify_cancel():
             return

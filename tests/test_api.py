@@ -95,7 +95,7 @@ def test_an_answer_that_another_request_ended_says_so(bundled: Engine) -> None:
     next(first)
     with bundled.stream(PROMPT, max_tokens=2) as second:
         assert "".join(event.text for event in second) == str(second.completion)
-    with pytest.raises(akunu_py.AkunuError, match="Another request has ended this answer"):
+    with pytest.raises(akunu_py.AkunuError, match="Another request ended this answer"):
         list(first)
 
 

@@ -329,7 +329,7 @@ def test_a_request_ends_the_one_before_it(engine: Engine) -> None:
     abandoned = engine.stream(random_prompt(6), Options(max_tokens=30))
     next(abandoned)
     assert engine.generate(random_prompt(7), Options(max_tokens=30)).token_ids == alone
-    with pytest.raises(InvalidRequestError, match="Another request has ended"):
+    with pytest.raises(InvalidRequestError, match="Another request ended"):
         list(abandoned)
     again = engine.generate(random_prompt(6), Options(max_tokens=30))
     engine.reset()

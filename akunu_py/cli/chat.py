@@ -55,7 +55,7 @@ def run(settings: ChatSettings) -> int:
 
 
 def doubt_of(turn: Turn) -> str | None:
-    """What is wrong with the code of an answer, for the user; None if nothing is."""
+    """What is wrong with the code in an answer, for the user; None if nothing is."""
     for code in () if turn.finish in UNFINISHED else _CODE.findall(turn.text):
         try:
             parse_python(code)
@@ -67,7 +67,8 @@ def doubt_of(turn: Turn) -> str | None:
 
 
 class Chat:
-    """Connects a screen and a conversation; says under an answer what it `doubts`, if it does."""
+    """Connects a screen and a conversation; shows doubts about an answer below it, if it
+    `doubts`."""
 
     def __init__(self, conversation: Conversation, screen: Screen, *, doubts: bool) -> None:
         self._conversation = conversation

@@ -1,7 +1,7 @@
-"""`completions`: prints a script that completes the words of commands in a shell.
+"""`completions`: prints a script that completes commands in a shell.
 
-The script is made of the options that the command line declares; shtab writes it. Names of models
-are looked up when they are completed.
+shtab writes the script from the options that the command line declares. Names of models are looked
+up at each completion.
 """
 
 from typing import Any, Final

@@ -115,10 +115,10 @@ class Conversation:
 class Turn:
     """A question and its answer; iterating over the turn produces the answer.
 
-    At the end the conversation keeps both, even if the answer was cut short. Only a turn that was
-    cancelled before its first token leaves no trace. The worker's thread makes the `transcript` of
-    what was said before, from that of the `previous` turn or from the messages. The
-    `answer` is the text without its reasoning.
+    At the end, the conversation keeps both, even if the answer was cut short. Only a turn cancelled
+    before its first token leaves no trace. The worker's thread makes the `transcript` of the
+    earlier turns, from that of the `previous` turn or from the messages. The `answer` is the text
+    without its reasoning.
     """
 
     def __init__(

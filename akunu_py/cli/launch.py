@@ -1,5 +1,5 @@
-"""`launch`: starts a coding agent for a running server. It is set up by its environment and its
-arguments alone; none of its files is changed."""
+"""`launch`: starts a coding agent for a running server. It is set up only through its environment
+and its arguments; none of its files is changed."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _MOST_ANSWER: Final = 32_000
 
 
 class Served(NamedTuple):
-    """A server, one of its models, and how long the model's context and answers may be."""
+    """A server, one of its models, and the limits of that model's context and answers."""
 
     url: str
     key: str
@@ -52,10 +52,10 @@ def _claude(served: Served) -> Setup:
     return {f"{role}MODEL": served.model for role in roles} | {
         "ANTHROPIC_BASE_URL": served.url,
         "ANTHROPIC_AUTH_TOKEN": served.key,
-        "ANTHROPIC_API_KEY": "",  # it would come before the token
+        "ANTHROPIC_API_KEY": "",  # it would take precedence over the token
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(served.context),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(served.answer),
-        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",  # it changes the beginning of each prompt
+        "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",  # it changes the beginning of every prompt
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }, ()
 
@@ -76,7 +76,7 @@ def _aider(served: Served) -> Setup:
 
 
 class Client(NamedTuple):
-    """A client, and the tokens that it needs: for its own prompt, some work, and a reserve."""
+    """A client, and the context that it needs: its own prompt, some work, and a reserve."""
 
     name: str
     install: str
@@ -99,7 +99,7 @@ def run(settings: LaunchSettings) -> int:
     key = ServerSettings(api_key_file=settings.api_key_file).key
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{settings.port}"
-    hint = f"start one with `{PROGRAM} serve --model NAME`, or name it with --host and --port"
+    hint = f"start one with `{PROGRAM} serve --model NAME`, or give its --host and --port"
     models = ask_server(f"{url}/v1/models", "data", key, hint)
     contexts: dict[str, int] = {}
     with suppress(TypeError, ValueError, LookupError):  # another program's answer
@@ -113,12 +113,12 @@ def run(settings: LaunchSettings) -> int:
     name = name or next(iter(contexts))
     if (context := contexts[name]) < client.tokens:
         raise InvalidRequestError(
-            f"{client.name} needs a context of {client.tokens:,} tokens, and that of {name} has "
+            f"{client.name} needs a context of {client.tokens:,} tokens, but that of {name} has "
             f"{context:,}; serve a model with a longer one."
         )
     answer = min(context // 8, _MOST_ANSWER)
     variables, words = client.setup(Served(url, key or "none", name, context, answer))
-    if getproxies():  # which would not find this machine
+    if getproxies():  # a proxy would not find this machine
         variables |= {each: ",".join(filter(None, (os.environ.get(each), settings.host)))
                       for each in ("no_proxy", "NO_PROXY")}  # fmt: skip
     command = [settings.client, *words, *settings.arguments]
@@ -128,5 +128,5 @@ def run(settings: LaunchSettings) -> int:
         print(*(f"{name}={value}" for name, value in told.items()), shlex.join(command))
         return 0
     if (path := shutil.which(settings.client)) is None:
-        raise InvalidRequestError(f"{client.name} is not installed; see `{client.install}`.")
+        raise InvalidRequestError(f"{client.name} is not installed; run `{client.install}`.")
     return os.execve(path, command, os.environ | variables)

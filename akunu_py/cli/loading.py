@@ -61,11 +61,11 @@ def find_row_class_with_bar(
 
 
 def check_ability(options: ModelOptions) -> None:
-    """Refuses a model that generates no text, and fetches one that is not here."""
+    """Refuses a model that generates no text; fetches one that is not on this machine."""
     model = LocalModel.named(options.name)
     if model.ability != "completion":
-        why = f"{model.name} is for {model.ability}, not for completion: name another model"
-        raise InvalidRequestError(f"{why}; `serve` offers its vectors or its rankings.")
+        why = f"{model.name} is for {model.ability}, not for completion: choose another model"
+        raise InvalidRequestError(f"{why}; `serve` offers its embeddings or rankings.")
 
 
 def fetch_model(options: ModelOptions, *, from_hub: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""`man`: prints the manual page, made of the options that the command line declares."""
+"""`man`: prints the manual page, made from the options that the command line declares."""
 
 from akunu_py.cli.parser import COMMANDS, PROGRAM, help_of, options_of
 from akunu_py.cli.settings import ManSettings
@@ -7,7 +7,7 @@ from akunu_py.package import __version__
 
 
 def run(_: ManSettings) -> int:
-    """Prints the page, in the language of roff."""
+    """Prints the page in roff."""
     print(f'.TH {PROGRAM.upper()} 1 "" "{PROGRAM} {__version__}"')
     print(f".SH NAME\n{PROGRAM} \\- a local inference engine that drafts without a second model")
     print(f".SH SYNOPSIS\n.B {PROGRAM}\nCOMMAND [OPTION ...]\n.SH COMMANDS")

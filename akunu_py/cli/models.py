@@ -117,14 +117,14 @@ def _ps(settings: PsSettings) -> int:
 
 
 def ask_server(url: str, field: str, key: str | None, hint: str) -> Any:
-    """A field of the object that a server answers with; the hint says what to do without one."""
+    """A field of a server's answer; the hint says what to do if there is no server."""
     try:
         request = Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
-        # A proxy would not find this machine, and is told no key.
+        # A proxy would not find this machine, and must not get the key.
         with build_opener(ProxyHandler({})).open(request, timeout=10) as answer:
             return json.load(answer)[field]
     except HTTPError as error:
-        raise AkunuError(f"{url} answers with status {error.code}; see {KEY_VARIABLE}.") from None
+        raise AkunuError(f"{url} answered with status {error.code}; see {KEY_VARIABLE}.") from None
     except (URLError, HTTPException, OSError, ValueError, LookupError, TypeError) as error:
         reason = getattr(error, "reason", error)
         raise AkunuError(f"There is no server at {url} ({reason}); {hint}.") from None

@@ -64,11 +64,11 @@ class Command:
 COMMANDS: Final = (
     Command("chat", "a conversation; from a pipe, one turn per line", ChatSettings),
     Command("generate", "one completion of a prompt", GenerateSettings),
-    Command("edit", "changes files as you say, and shows what it changes", EditSettings),
-    Command("serve", "the completion backend for editors and agents", ServeSettings),
-    Command("launch", "starts a coding agent with a running server; what follows -- is for it",
+    Command("edit", "changes files as you ask, and shows the changes", EditSettings),
+    Command("serve", "a server for editors and agents", ServeSettings),
+    Command("launch", "starts a coding agent with a running server; it gets the words after --",
             LaunchSettings),
-    Command("service", "lets the system run `serve` after each login; what follows -- is for it",
+    Command("service", "lets the system run `serve` after each login, with the words after --",
             ServiceSettings),
     Command("pull", "fetches a model from the hub", PullSettings, "models"),
     Command("list", "the models on this machine, and which of them fit", ListSettings, "models"),
@@ -152,7 +152,7 @@ class _Parser(ArgumentParser):
 
 
 def make_parser(completer: Callable[[Option], Any] = lambda _: None) -> ArgumentParser:
-    """The parser of all commands; `completer` says how shtab completes the value of an option."""
+    """The parser of all commands; `completer` says how shtab completes an option's value."""
     parser = _Parser(
         PROGRAM,
         description="Runs a language model on your machine, faster because it drafts tokens.",
@@ -192,7 +192,7 @@ def _described(summary: str) -> dict[str, Any]:
 
 
 def options_of(kind: type, place: Part = _WHOLE) -> Iterator[Option]:
-    """The options of a command with these settings, and of the dataclasses that they hold."""
+    """The options of a command with these settings, including those of the dataclasses in them."""
     for option in options_in(kind).values():
         if option.flag is not None and option.name not in place.without:
             default = place.defaults.get(option.name, option.default)

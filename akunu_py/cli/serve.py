@@ -38,7 +38,7 @@ logger = logging.getLogger("akunu_py.server")
 
 _BACKLOG: Final = 128
 _CACHE_SHARE: Final = 4
-"""One part of so many of what is free is for the caches of a model, as without --memory."""
+"""A model's caches may take one part in this many of the free memory, as without --memory."""
 _LOG_BYTES: Final = 1 << 20
 _SECONDS_TO_STOP: Final = 2.0
 _SECONDS_TO_SAVE: Final = 20.0
@@ -95,8 +95,8 @@ def run(settings: ServeSettings) -> int:
 
 
 class LogFile(RotatingFileHandler):
-    """A file that only the user can read, and the one before it; standard output and error lead
-    there, too."""
+    """A log file that only the user can read, and the previous one; standard output and error go
+    there too."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
@@ -137,7 +137,7 @@ def _load(
         gc.freeze()
     engine = load_engine(replace(given, name=model.asked))
     defaults = settings.server.defaults
-    drafter = "none" if model.modules else defaults.drafter  # or costs would be measured
+    drafter = "none" if model.modules else defaults.drafter  # otherwise costs are measured
     options = Options(max_tokens=2, drafter=drafter, num_draft_tokens=defaults.num_draft_tokens)
     prompt = engine.tokenizer.encode("\n")[-1:] * engine.backend.warm_up_tokens
     engine.generate(prompt[: max(1, engine.context_limit // 2)], options)

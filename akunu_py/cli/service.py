@@ -1,7 +1,7 @@
-"""`service`: lets the system run `serve`, from now on and after each login.
+"""`service`: lets the system run `serve`, now and after each login.
 
-On a Mac it is an agent of launchd, on Linux a unit of the user's systemd. The service is described
-in a file of the user, and has a log of its own.
+On a Mac, it is an agent of launchd, on Linux a unit of the user's systemd. A file of the user
+describes the service, which has its own log.
 """
 
 import os
@@ -24,17 +24,18 @@ from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.package import make_private, write_atomically
 
 _KEPT: Final = ("AKUNU_", "HF_")
-"""How the environment variables begin that the service gets, too."""
+"""Prefixes of the environment variables that the service gets too."""
 _MAY_FAIL: Final = "-"
 _MAY_WAIT: Final = "+"
 _SECONDS_TO_STOP: Final = 25
-"""launchd starts no service that is still ending; after 20 seconds it kills it."""
+"""launchd does not start a service that is still ending; after 20 seconds, it kills it."""
 
 
 @dataclass(frozen=True)
 class Manager:
-    """What runs services: the file that describes ours, and the commands of each action, after a
-    mark. One that may fail is not needed always; one that may wait is tried again for a while."""
+    """The system's service manager: the file that describes our service, and the commands of each
+    action, after a mark. A command that may fail is not always needed; one that may wait is tried
+    again for a while."""
 
     program: tuple[str, ...]
     path: Path
@@ -62,7 +63,7 @@ class Manager:
 
 
 def run(settings: ServiceSettings) -> int:
-    """Takes the action; the status of `status` is that of the system's own command."""
+    """Runs the action; the exit code of `status` is that of the system's own command."""
     log = user_log_path(PROGRAM, appauthor=False) / "serve.log"
     serve = ["serve", "--log-file", str(log), *settings.arguments]
     manager = _manager([sys.executable, "-P", "-m", "akunu_py", *serve], log)
@@ -84,7 +85,7 @@ def run(settings: ServiceSettings) -> int:
         if settings.action == "uninstall":
             manager.path.unlink()
     if settings.action == "install":
-        print(f"Started, from {manager.path}; `{PROGRAM} service logs` shows how it goes on.")
+        print(f"Started from {manager.path}; `{PROGRAM} service logs` shows its log.")
     return 0
 
 
@@ -113,10 +114,10 @@ def _launchd(words: Sequence[str], kept: Mapping[str, str], log: Path) -> Manage
         "ProgramArguments": list(words),
         "WorkingDirectory": os.getcwd(),
         "EnvironmentVariables": dict(kept),
-        "StandardErrorPath": str(log),  # what is said before the program opens it
+        "StandardErrorPath": str(log),  # for output before the program opens it
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
-        "ProcessType": "Interactive",  # others get less of the processor and the disk
+        "ProcessType": "Interactive",  # other types get less of the processor and the disk
     }
     return Manager(("launchctl",), path, plistlib.dumps(described).decode(), {
         "install": ((_MAY_FAIL, "bootout", agent), (_MAY_WAIT, "bootstrap", domain, str(path))),
@@ -137,7 +138,7 @@ def _systemd(words: Sequence[str], kept: Mapping[str, str]) -> Manager:
         f"WorkingDirectory={os.getcwd().replace('%', '%%')}",
         *(f"Environment={_quoted(f'{key}={value}')}" for key, value in kept.items()),
         "Restart=on-failure",
-        "RestartPreventExitStatus=2",  # what was refused once will be refused again
+        "RestartPreventExitStatus=2",  # a refused request would be refused again
         "[Install]",
         "WantedBy=default.target\n",
     ]
@@ -152,6 +153,6 @@ def _systemd(words: Sequence[str], kept: Mapping[str, str]) -> Manager:
 
 
 def _quoted(word: str) -> str:
-    """A word as systemd reads it."""
+    """A word quoted for systemd."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped.replace("%", "%%")}"'

@@ -199,8 +199,8 @@ class ServeSettings:
         "model; the other models on this machine are offered too", flag="--model", repeated=True,
         shown=BUNDLED_MODEL, group=_MODEL)
     server: ServerSettings = part(ServerSettings, "server")
-    log_file: Path | None = option(None, "write the log, and what is printed, to this file; it "
-        "has 1 MB at most, and FILE.1 the same before", group="server")
+    log_file: Path | None = option(None, "write the log and all output to this file, of at most "
+        "1 MB; FILE.1 has the output before it", group="server")
     log_level: str = option("INFO", "how much to log: DEBUG, INFO, WARNING, ERROR or CRITICAL",
         read=str.upper, metavar="LEVEL", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"),
         group="server")
@@ -220,7 +220,7 @@ class ServeSettings:
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What to do with the service, and with which options `serve` is installed."""
+    """What to do with the service, and the options to install `serve` with."""
 
     # fmt: off
     action: str = option("", "install, start, stop, status, logs or uninstall", flag="ACTION",
@@ -245,13 +245,13 @@ class PullSettings:
 class ListSettings:
     """What to list."""
 
-    names: bool = option(False, "print their names alone, one a line")
+    names: bool = option(False, "print only the names, one per line")
     models_dirs: tuple[Path, ...] = borrowed(ServerSettings, "models_dirs")
     as_json: bool = borrowed(GenerateSettings, "as_json")
 
     def __post_init__(self) -> None:
         if self.names and self.as_json:
-            raise InvalidRequestError("`names` prints names alone; omit `as_json`.")
+            raise InvalidRequestError("`names` prints only names; omit `as_json`.")
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class LaunchSettings:
 
 @dataclass(frozen=True)
 class CompletionsSettings:
-    """For which shell."""
+    """The shell to complete commands in."""
 
     shell: str = option("", "bash, zsh or fish", flag="SHELL", choices=("bash", "zsh", "fish"),
         required=True)  # fmt: skip

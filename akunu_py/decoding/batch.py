@@ -100,10 +100,10 @@ class Batch:
     whether it joins caches; `benchmarks.batched --without-joins` turns that off.
 
     Args:
-        model: what it computes with.
-        costs: of its forwards, by the number of sequences.
-        may_join: whether there is memory for caches that share buffers; it is made free then.
-        rates: of acceptance, as the sessions of the sequences learn them.
+        model: computes the passes.
+        costs: the costs of the passes, by the number of sequences.
+        may_join: whether there is memory for caches that share buffers; if so, it is freed.
+        rates: the acceptance rates that the sessions of the sequences learn.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Batch:
         if self._steps_ahead(members, pipelined=not wanting):
             self._submit(members, ahead=True)
         outcomes = {one: _outcome(one.read) for one in members}
-        if len(wanting) == 1:  # its forward was read among these
+        if len(wanting) == 1:  # its forward pass was read among these
             self._clock.skip()
         self._submit([one for one in members if one.wants_forward], guessed=chains)
         return outcomes

@@ -77,7 +77,7 @@ class SpeculationState:
 
     @property
     def rates(self) -> AcceptanceRates:
-        """What requests other than fill-ins have learnt of acceptance."""
+        """What requests other than fill-ins have learnt about acceptance."""
         return self._experience[False].rates
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:

@@ -1,7 +1,7 @@
-"""What a network makes of whole texts: one vector each, instead of the next token.
+"""Computes one vector for a whole text, instead of the next token.
 
-Short texts share forward passes: they are padded at their ends, where no earlier token looks. A
-long one is computed in chunks.
+Short texts share forward passes: they are padded at the end, which no earlier token attends to. A
+long text is computed in chunks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,23 +24,25 @@ _SHARES: Final[Mapping[str, Callable[[mx.array, mx.array], mx.array]]] = {
     "mean": lambda places, lengths: (places < lengths) / lengths,
     "cls": lambda places, _: places == 0,
 }
-"""How much of the state at each place is in the vector of a text of this length."""
+"""The weight of the state at each place in the vector of a text of this length."""
 
 
 def compute_vectors(
     model: TargetModel, backend: Backend, texts: Sequence[Ids], pooling: str, predicted: Ids = ()
 ) -> Iterator[dict[int, Any]]:
-    """Pools the states of texts after the last norm; yields after each forward pass the vectors
-    that it completed, by the index of the text. With `predicted`, they are the logits of these
-    tokens. A text that does not fit into the free memory is a `ContextOverflowError`."""
+    """Pools the states of texts after the last norm. After each forward pass, yields the vectors
+    that it completed, by the index of the text. With `predicted`, these are the logits of those
+    tokens. Raises a `ContextOverflowError` if a text does not fit into the free memory."""
     body = None if model.ranks else Body.of(model.network)
     if body is None:
-        raise InvalidRequestError(f"{model.name} is split, or unknown inside: take another.")
+        raise InvalidRequestError(
+            f"{model.name} is split over processes, or its parts are unknown; choose another model."
+        )
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
     longest = len(texts[order[0]])
     if (needed := model.cache_bytes(longest)) > (free := free_device_bytes()):
         fits = int(longest * free / needed)
-        why = f"A text of {longest:,} tokens does not fit into the free memory: {fits:,} do."
+        why = f"A text of {longest:,} tokens does not fit into the free memory; {fits:,} would."
         raise ContextOverflowError(why, tokens=longest, limit=fits)
     step = backend.prefill_step(model.shape, longest, cancellable=True)
     while order:

@@ -210,7 +210,7 @@ class _Bypass(nn.Module):  # type: ignore[misc]
 
 
 def output_of(network: nn.Module, body: Body) -> nn.Module:
-    """What a network computes after its body, scaled and capped as its family does it."""
+    """The computation after a network's body, with the scaling and capping of its family."""
     output = part = copy(network)
     *parents, last = body.path.split(".")
     for name in parents:

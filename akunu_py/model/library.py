@@ -41,10 +41,10 @@ _MOST_HEADER_BYTES: Final = 100 << 20
 _METADATA: Final = "__metadata__"
 _DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _NAMES: Final = {"LogitScore": r"(?i)qwen3-reranker", "Normalize": r"(?i)\bembed(dings?)?\b"}
-"""What models of such names do in the end."""
+"""The last module of models with such names."""
 _POOLINGS: Final = {"pooling_mode_lasttoken": "lasttoken", "pooling_mode_mean_tokens": "mean",
                     "pooling_mode_cls_token": "cls"}  # fmt: skip
-"""By what older files call them."""
+"""The poolings by their names in older files."""
 _PACKED: Final = "U32"
 """The safetensors type of quantized weights; one number holds several weights."""
 
@@ -146,8 +146,8 @@ class LocalModel:
 
     @cached_property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """What sentence-transformers computes: the settings of each module, by its name. mlx-lm's
-        conversions lack the file, and are known by their own names."""
+        """The modules of sentence-transformers: the settings of each, by its name. mlx-lm's
+        conversions lack the file, and are recognized by their own names."""
         with suppress(*_UNREADABLE):
             found = json.loads((self.folder / "modules.json").read_text(encoding="utf-8"))
             paths = {one["type"].rpartition(".")[2]: self.folder / one["path"] for one in found}
@@ -157,7 +157,7 @@ class LocalModel:
 
     @property
     def pooling(self) -> str:
-        """Whose states are its embedding: those of the last token, if nothing else is said."""
+        """The tokens whose states become its embedding; by default, the last token."""
         settings = self.modules.get("Pooling", {"pooling_mode": "lasttoken"})
         flags = (name for name, value in settings.items() if value is True and "_mode_" in name)
         modes = " and ".join(_POOLINGS.get(name, name) for name in flags)
@@ -165,7 +165,7 @@ class LocalModel:
 
     @property
     def ability(self) -> str:
-        """What it is for, in Ollama's words, which have none for reranking."""
+        """What it is for, in Ollama's words, and `reranking`, for which Ollama has none."""
         return self.kind if self.modules else "completion"
 
     @property

@@ -158,8 +158,8 @@ def load_network(options: ModelOptions, backend: Backend, *, ranks: int = 1) -> 
 
 
 def _body_classes(config: dict[str, Any]) -> tuple[Any, Any]:
-    """mlx-lm's classes for an embedding model, which needs no output matrix: its files often have
-    none, and name the parts of the body as if it were the whole."""
+    """mlx-lm's classes for an embedding model, without an output matrix: its files often have none,
+    and name the parts of the body as if it were the whole model."""
     config["tie_word_embeddings"] = True
     whole, arguments = utils._get_classes(config)
 

@@ -31,8 +31,8 @@ class Company(NamedTuple):
 
 
 class BatchPlanner:
-    """Plans the drafts of a batch by the rates that its sequences learn; without costs, they stay
-    as they are."""
+    """Plans the drafts of a batch by the rates that its sequences learn; without costs, it leaves
+    them unchanged."""
 
     def __init__(self, costs: CostsOf, rates: AcceptanceRates) -> None:
         self._costs = costs

@@ -29,7 +29,8 @@ MIN_SAVING: Final = 0.05
 A pipeline also hides the time of proposals, which the costs of passes do not include."""
 
 _TRIAL_LEAST, _TRIAL_MOST = 2, 8
-"""So many guesses are made to see what they bring in a text: what takes a step, within limits."""
+"""The least and the most trial guesses in a text; in between, as many as take the time of a
+step."""
 _LEFT_OUT_MOST: Final = 3
 
 RATE: Final = 0.1
@@ -38,8 +39,8 @@ RATE: Final = 0.1
 
 @dataclass
 class GuessGain:
-    """What rounds bring that begin with a guess: tokens, and their time in single steps, the
-    guesses included. Texts differ, so guesses are tried when a request begins, and again whenever
+    """The yield of rounds that begin with a guess: tokens, and their time in single steps,
+    including the guesses. Texts differ, so guesses are tried when a request begins, and again after
     they were `declined` for long; `made` and `learnt` count from there. After each trial that did
     not pay, one more is left out, up to `_LEFT_OUT_MOST`."""
 

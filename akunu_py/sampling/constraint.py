@@ -112,9 +112,9 @@ class Constraint:
         begin: makes the state of a part whose mark begins with the token at a position.
         spell: returns the bytes of an id.
         wake: the mark; None if the `first` part is the whole answer.
-        reasoning: what the answer may begin with, in which the mark is only text.
+        reasoning: how reasoning at the beginning is marked; in it, the mark is plain text.
         think_end: the id of its last mark, which a budget needs.
-        first: the part that the answer, whose first token is at position `start`, begins in.
+        first: the part in which the answer begins, with its first token at position `start`.
         predicted: how many of the matcher's `vocabulary` the model predicts.
     """
 
@@ -185,7 +185,7 @@ class Constraint:
         return masks
 
     def _end_reasoning(self, mask: Masks) -> None:
-        """Leaves only the token that ends reasoning, unless the last character is incomplete."""
+        """Allows only the token that ends reasoning, unless the last character is incomplete."""
         end = self._end_token
         if self._states[-1].thinking and end is not None:
             word, bit = end // _BITS, 1 << end % _BITS

@@ -167,8 +167,8 @@ def _as_lark(source: str) -> str:
 
 
 def _thought(tokenizer: "LLTokenizer", reasoning: Reasoning, header: str) -> str:
-    """The grammar of reasoning, a header, and the grammar named `answer`. Control tokens are named
-    by their ids, because llguidance does not take their spelling for text."""
+    """The grammar of reasoning, a header, and the grammar named `answer`. Control tokens are given
+    by their ids, because llguidance does not treat their spelling as text."""
 
     def spelled(mark: str) -> str:
         tokens = tokenizer.tokenize_str(mark, parse_special=True)

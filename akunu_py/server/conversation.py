@@ -55,8 +55,8 @@ def _message(message: Body) -> Message:
 
 
 def merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Messages in an order that all templates accept: one system message, at the beginning; then
-    users and the assistant in turn. Later system messages become the user's."""
+    """Messages in an order that all templates accept: one system message at the beginning, then
+    user and assistant in turn. Later system messages become user messages."""
     found: list[Message] = []
     for given in messages:
         message = dict(given)
@@ -87,7 +87,7 @@ def in_words(
     tools: Sequence[Mapping[str, Any]],
     format_: AnswerFormat,
 ) -> Sequence[Mapping[str, Any]]:
-    """Messages for a template without a place for tools, earlier calls or results, which become
+    """Messages for a template that cannot show tools, earlier calls or results; these become
     text."""
     missing = format_.in_words
     if not (tools or any(one["role"] == "tool" or "tool_calls" in one for one in messages)):
@@ -113,8 +113,8 @@ def in_words(
 
 
 def in_turns(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Messages for gpt-oss's template, which shows one call of a message, its result after it, and
-    either reasoning or text before it, as reasoning."""
+    """Messages for gpt-oss's template, which shows one call per message, its result after it, and
+    before it either reasoning or text, as reasoning."""
     said: list[Message] = []
     rest = merged(messages)
     while rest:
@@ -352,7 +352,7 @@ class ChatJob(Job):
             )
         if "tools" in format_.in_words:
             shown = ()
-        if not format_.knows_calls:  # it may not know when to stop
+        if not format_.knows_calls:  # such a model may not stop after a call
             tools = replace(tools, one_call=bool(tools.offered))
         if tools.must_call:  # stop strings end texts, and a call that is cut does not parse
             options = replace(options, stop=())
@@ -430,7 +430,7 @@ class Blocks:
         return None if source.stop == self._own_stop else source.stop
 
     def feed(self, source: Event | Completion) -> Iterator[Step]:
-        """Takes the next event, or a whole answer; at its end, closes what is open."""
+        """Takes the next event, or a whole answer; at the end, closes open blocks."""
         text, thought = "", 0
         for piece in source.pieces:
             if piece.thought and len(text) > thought:  # reasoning after text

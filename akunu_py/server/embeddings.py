@@ -1,5 +1,5 @@
-"""Embeddings in the contracts of OpenAI, llama-server and Ollama, and rankings in that of Jina and
-Cohere. Each forward pass is a call of the engine's thread, so that others take turns with it.
+"""Embeddings in the APIs of OpenAI, llama-server and Ollama, and rankings in that of Jina and
+Cohere. Each forward pass is a call on the engine's thread, so that other requests take turns.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from akunu_py.stats import Stats
 
 _MOST_TEXTS: Final = 2048
 _MOST_TOKENS: Final = 300_000
-"""Of a request; both are OpenAI's."""
+"""The limits of a request; both are OpenAI's."""
 _LEAST_NORM: Final = 1e-12
-"""As in sentence-transformers: a vector of zeros stays one."""
+"""As in sentence-transformers: a zero vector stays one."""
 _INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _PROMPT: Final = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
@@ -35,13 +35,13 @@ _PROMPT: Final = (
     "<|im_start|>user\n<Instruct>: {}\n<Query>: {}\n<Document>: {}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-"""As https://huggingface.co/Qwen/Qwen3-Reranker-0.6B has it."""
+"""From https://huggingface.co/Qwen/Qwen3-Reranker-0.6B."""
 
 Vectors = npt.NDArray[np.float32]
 
 
 class _Answer(Response):
-    """Computes vectors of texts when it is sent; `predicted` are tokens to return the logits of."""
+    """Computes vectors of texts when it is sent; with `predicted`, the logits of these tokens."""
 
     def __init__(
         self, service: Service, asked: Iterable[Any], write: Callable[..., Any], predicted: Any = ()
@@ -62,7 +62,7 @@ class _Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, found, metrics = perf_counter(), dict[int, Vectors](), self._service.metrics
         passes, begins = self._passes, True
-        while len(found) < self._count:  # the limit of the queue holds for the first pass
+        while len(found) < self._count:  # the queue limit applies to the first pass only
             found.update(await self._service.call(lambda _: next(passes), queues=begins))
             begins = False
         metrics.answers += 1
@@ -71,7 +71,7 @@ class _Answer(Response):
         vectors = np.stack([found[index] for index in range(self._count)])
         if not np.isfinite(vectors).all():
             name = self._service.model.name
-            raise AkunuError(f"{name} computes no numbers from this: use another precision of it.")
+            raise AkunuError(f"{name} computes numbers that are not finite; use another precision.")
         answer = await asyncio.to_thread(lambda: JSONAnswer(self._write(vectors, self._tokens)))
         await answer(scope, receive, send)
 
@@ -80,7 +80,8 @@ def _embed(
     service: Service, body: Body, name: str, write: Callable[..., Any], *, is_ollamas: bool = False
 ) -> Response:
     """Embeds the texts of a field. `dimensions` cuts embeddings before they are normalized. In
-    requests as for Ollama, texts that are too long are cut, and no texts only load the model."""
+    Ollama's requests, texts that are too long are cut, and a request without texts only loads the
+    model."""
     width = service.model.config.get("hidden_size")
     size = body.integer("dimensions", default=None, least=1, most=width)
     encoding = body.text("encoding_format", default="float")
@@ -105,7 +106,7 @@ def _embed(
 
 
 def _cut(service: Service, text: str | list[int]) -> list[int]:
-    """The ids of a text as far as they fit; a token that ends all texts stays."""
+    """The ids of a text as far as they fit, keeping a token that ends all texts."""
     tokenizer, limit = service.engine.tokenizer, service.engine.context_limit
     if isinstance(text, str):
         text = tokenizer.encode(text[: limit * tokenizer.longest_piece])
@@ -129,7 +130,7 @@ def _listed(service: Service, entries: dict[str, Any], tokens: int) -> dict[str,
 
 
 def embed_llama(service: Service, body: Body) -> Response:
-    """`/embedding` and `/embeddings`; entries are lists of vectors, of which they have one."""
+    """`/embedding` and `/embeddings`; entries are lists with one vector."""
     name = "content" if body.has("content") else "input"
     return _embed(service, body, name, lambda shown, _: [
         {"index": index, "embedding": [one]} for index, one in enumerate(shown)
@@ -146,14 +147,14 @@ def embed_ollama(service: Service, body: Body) -> Response:
 
 
 def embed_one(service: Service, body: Body) -> Response:
-    """`/api/embeddings`, which is older and takes one text."""
+    """`/api/embeddings`, the older endpoint, which takes one text."""
     body.text("prompt", default="")
     write = lambda shown, _: {"embedding": shown[0] if shown else []}  # noqa: E731
     return _embed(service, body, "prompt", write, is_ollamas=True)
 
 
 def rank(service: Service, body: Body) -> Response:
-    """Documents by how probable it is that they answer a query, the best first."""
+    """Ranks documents by the probability that they answer a query, the best first."""
     tokenizer, limit = service.engine.tokenizer, service.engine.context_limit
     body.require("query", "documents")
     given = body.values("documents", most=_MOST_TEXTS)

@@ -247,7 +247,7 @@ def _read_format(body: Body) -> Grammar | None:
 
 
 def _read_think(body: Body, format_: AnswerFormat) -> dict[str, bool | str]:
-    """`think`, as settings of a chat template: true, false, or the effort as a word."""
+    """`think` as chat template settings: true, false, or the effort as a word."""
     wanted = body.any("think")
     if isinstance(wanted, str):
         if wanted not in _EFFORTS:

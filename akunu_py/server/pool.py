@@ -229,8 +229,8 @@ class Pool:
     async def using(
         self, asked: str, keep_s: float | None, check: Callable[[LocalModel], None]
     ) -> AsyncIterator[Seat]:
-        """The seat of a model, which is loaded or will be: await `loaded` before its service is
-        used. It stays until the block ends, and then for `keep_s` seconds.
+        """The seat of a model, which may still be loading: await `loaded` before using its service.
+        The model stays until the block ends, and then for `keep_s` seconds.
 
         Raises:
             NotFoundError: if there is no such model; or what `check` raises about it.

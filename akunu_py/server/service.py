@@ -262,7 +262,7 @@ class Service:
         return completions
 
     async def call(self, task: Callable[["Engine"], T], *, queues: bool = True) -> T:
-        """Runs a function of the engine on its thread; see `EngineWorker.submit`."""
+        """Runs a function on the engine's thread; see `EngineWorker.submit`."""
         self.check_stopping()
         call = asyncio.wrap_future(self.worker.submit(task, queues=queues))
         self._calls.add(call)

@@ -43,12 +43,12 @@ CHUNK: Final = "http.response.body"
 ERRORS_COME_S: Final = 0.5
 """The status of a stream waits this long, which is enough for the engine to refuse a request."""
 SILENCE_S: Final = 5.0
-"""Proxies and clients give up on streams that are silent for longer than 10 seconds or more."""
+"""Proxies and clients give up on streams that are silent for 10 seconds or more."""
 _NOT_FOR_AGENTS: Final = f"{BUNDLED_MODEL} edits short Python code; it is not a model for agents."
 _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""Python's `splitlines`, with which clients separate lines of JSON, splits at these as well."""
+"""Python's `splitlines`, which clients use to separate lines of JSON, also splits at these."""
 _EXAMPLES: Final[Mapping[str | None, str]] = {
     "embedding": "; `akunu_py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
     "reranking": "; `akunu_py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
@@ -64,9 +64,9 @@ not while it calls a function."""
 class Endpoint:
     """A method and a path, in Starlette's notation, and their handler.
 
-    The handler gets the service of a model, and the body of a POST, or the parameters in the path
-    of another request. An open endpoint needs no API key, a slow one gets a thread, and most need
-    an ability of the model.
+    The handler gets the service of a model, and the body of a POST or the path parameters of other
+    requests. An open endpoint needs no API key, a slow one gets a thread, and most need an ability
+    of the model.
     """
 
     method: str
@@ -77,15 +77,15 @@ class Endpoint:
     needs: str | None = "completion"
 
     def check(self, model: "LocalModel") -> None:
-        """Refuses a model that is for something else, before it is loaded."""
+        """Refuses a model that is for another task, before it is loaded."""
         if self.needs not in (None, model.ability):
-            why = f"{model.name} is for {model.ability}, not for {self.needs}: name another model"
+            why = f"{model.name} is for {model.ability}, not for {self.needs}: choose another model"
             why += _EXAMPLES.get(self.needs, ".")
             raise ApiError(HTTPStatus.BAD_REQUEST, why, param="model")
 
 
 class PoolEndpoint(Endpoint):
-    """One for what concerns all models: the handler gets the pool, and no model is loaded."""
+    """An endpoint about all models: the handler gets the pool, and no model is loaded."""
 
 
 def finish_word(finish: Finish | None) -> str:

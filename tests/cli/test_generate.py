@@ -150,5 +150,5 @@ def test_a_model_for_embeddings_is_refused(
     monkeypatch.chdir(tmp_path)
     assert main([*command, "--model", str(folder), *(["--yes"] if "edit" in command else [])]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("akunu-py: vectors is for embedding, not for completion: name another")
+    assert said.startswith("akunu-py: vectors is for embedding, not for completion: choose another")
     assert said.count("\n") == 1

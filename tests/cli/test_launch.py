@@ -144,7 +144,7 @@ def test_the_page_says_what_each_client_needs() -> None:
     ("words", "why"),
     [
         (["codex", "--model", "short"],
-         "Codex needs a context of 20,000 tokens, and that of short has 1,024; serve"),
+         "Codex needs a context of 20,000 tokens, but that of short has 1,024; serve"),
         (["claude", "--model", "missing"],
          "The server has no model missing that generates text; it has long, short."),
         (["claude", "--model", "sh"],
@@ -156,8 +156,8 @@ def test_the_page_says_what_each_client_needs() -> None:
         (["cursor"], "'cursor' is not one of codex, claude, opencode, aider"),
         (["codex", "--port", "1"], "There is no server at http://127.0.0.1:1/v1/models (.*); "
          "start one with `akunu-py serve --model NAME`"),
-        (["codex", "--api-key-file", "/dev/null"], "The key of the server must be one line"),
-        (["codex", "exec"], "launch does not take the word exec"),
+        (["codex", "--api-key-file", "/dev/null"], "The server's key must be one line"),
+        (["codex", "exec"], "launch does not take the argument exec"),
     ],
 )  # fmt: skip
 def test_it_says_why_it_starts_nothing(
@@ -177,10 +177,10 @@ def test_a_wrong_key_and_a_missing_client_are_told(
 ) -> None:
     (clients / "aider").unlink()
     assert main(["launch", "aider", *at(server)]) == 2
-    assert "aider is not installed; see `python -m pip install" in capsys.readouterr().err
+    assert "aider is not installed; run `python -m pip install" in capsys.readouterr().err
     monkeypatch.setenv(KEY_VARIABLE, "wrong")
     assert main(["launch", "codex", *at(server)]) == 2
-    assert f"answers with status 401; see {KEY_VARIABLE}" in capsys.readouterr().err
+    assert f"answered with status 401; see {KEY_VARIABLE}" in capsys.readouterr().err
 
 
 def test_a_proxy_is_not_asked_for_this_machine(

@@ -129,7 +129,7 @@ def test_a_conversation_outlives_the_page(clean: Tab, parrot: LiveServer) -> Non
     wait_until_answered(clean, 2)
     said = ["One two three.", "One two three.", "python\nCopy\nx = 1", "python\nCopy\nx = 1"]
     assert shown(clean) == said
-    facts = r"20 tokens · [\d,]+ tokens/s · \d+\.\d\d tokens per forward"
+    facts = r"20 tokens · [\d,]+ tokens/s · \d+\.\d\d tokens per pass"
     assert re.fullmatch(facts, shown(clean, ".foot .note:not(.gain)")[0])
     clean.wait_for("location.hash !== ''")
     url = clean.run("location.href")
@@ -346,7 +346,7 @@ def test_thoughts_fold_and_settings_are_sent(clean: Tab, live: LiveServer) -> No
     assert thoughts == "Let me see."
     assert shown(clean) == ["Well?", "Yes."]
     assert shown(clean, ".assistant .note") == [
-        "1,200 tokens · 100 tokens/s · 2.50 tokens per forward",
+        "1,200 tokens · 100 tokens/s · 2.50 tokens per pass",
         "2.4 times as fast as without drafts",
     ]
     asked = clean.run("window.asked[0]")

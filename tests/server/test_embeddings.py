@@ -189,7 +189,7 @@ TEXT_FIELDS = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "i
 def test_an_embedding_model_generates_no_text(live: LiveServer, path: str) -> None:
     refused = live.post(path, TEXT_FIELDS | {"model": "last", "max_tokens": 1})
     assert refused.status_code == 400
-    assert "last is for embedding, not for completion: name another model." in refused.text
+    assert "last is for embedding, not for completion: choose another model." in refused.text
 
 
 def test_a_chat_model_embeds_nothing_and_is_not_loaded_for_it(folders: dict[str, Path]) -> None:
@@ -205,10 +205,10 @@ def test_a_chat_model_embeds_nothing_and_is_not_loaded_for_it(folders: dict[str,
         ):
             refused = live.post(path, {"model": "talker", "input": "a"})
             assert refused.status_code == 400
-            assert "talker is for completion, not for embedding: name another" in refused.text
+            assert "talker is for completion, not for embedding: choose another" in refused.text
             assert "pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one" in refused.text
         refused = live.post("/v1/rerank", {"model": "last", "query": "a", "documents": ["a"]})
-        assert "last is for embedding, not for reranking: name another" in refused.text
+        assert "last is for embedding, not for reranking: choose another" in refused.text
         assert [seat.model.name for seat in pool.seats] == ["last"]
 
 
@@ -300,7 +300,7 @@ def test_what_is_no_number_is_an_error_and_zeros_stay_zeros(
     monkeypatch.setattr(embedding, "compute_vectors", vectors)
     failed = live.post("/v1/embeddings", body)
     assert failed.status_code == 500
-    assert "last computes no numbers" in failed.json()["error"]["message"]
+    assert "last computes numbers that are not finite" in failed.json()["error"]["message"]
     state[0] = 0.0
     (entry,) = live.ask("/v1/embeddings", body)["data"]
     found = entry["embedding"]

@@ -232,7 +232,7 @@ function* footOf(message) {
   if (timings?.forward_n) {
     const { predicted_n: tokens, predicted_per_second: speed, forward_n: forwards, speedup } = timings;
     yield note(`${tokens.toLocaleString("en")} tokens · ${Math.round(speed).toLocaleString("en")} tokens/s · ` +
-      `${(tokens / forwards).toFixed(2)} tokens per forward`);
+      `${(tokens / forwards).toFixed(2)} tokens per pass`);
     if (speedup >= 1.05) yield note(`${speedup.toFixed(1)} times as fast as without drafts`, "note gain");
   }
   if (grows) return;

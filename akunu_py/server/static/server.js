@@ -20,7 +20,7 @@ function askKey(wrong) {
     $("ask-key").onclose = () => {
       asking = $("ask-key").onclose = null;
       sessionStorage.setItem(KEY, $("key").value);
-      return $("key").value ? resolve() : reject(new Error("The server wants its API key."));
+      return $("key").value ? resolve() : reject(new Error("The server requires its API key."));
     };
   });
 }

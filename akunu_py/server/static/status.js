@@ -117,7 +117,7 @@ function showDrafts(sums) {
   $("per-forward").textContent =
     sums.target_calls ? number(sums.generated_tokens / sums.target_calls, 2) : "–";
   $("per-forward-note").textContent =
-    `${count(sums.target_calls, "forward")}. Plain decoding makes one token in each.`;
+    `${number(sums.target_calls)} forward passes. Plain decoding makes one token in each.`;
 }
 
 function roundTick(least) {
@@ -191,7 +191,7 @@ function showSequences(now) {
   const most = now.queue.parallel;
   $("sequences-note").textContent = (now.sequences.length ? "" : "None now. ") + (most === 1 ?
     "Requests are answered one after another." : now.why_in_turns ||
-    `Up to ${number(most)} requests are answered together, in shared forwards.`);
+    `Up to ${number(most)} requests are answered together, in shared forward passes.`);
 }
 
 function showCaches(caches) {
