@@ -83,24 +83,6 @@ def references(text: str, answer_format: str) -> tuple[str, ...]:
     return tuple("\n".join(mark + line for line in text.split("\n")) for mark in "- ")
 
 
-def last_block(answer: str, text: str) -> str:
-    """An answer from its last fenced block on; all of it if that is unclear: if the text has marks
-    of blocks, or the last one is shorter than others or of another language."""
-    opened, depth = list[re.Match[str]](), 0
-    sizes = list[int]()
-    for mark in _FENCE.finditer(answer):
-        if not depth:
-            opened.append(mark)
-            depth = 1
-        elif mark[1].startswith(opened[-1][1]):
-            depth += -1 if _ends(mark, opened[-1]) else 1
-            sizes += [] if depth else [mark.start() - opened[-1].end()]
-    is_clear = not depth and len({mark[2].strip() for mark in opened}) == 1
-    if not is_clear or max(sizes) > sizes[-1] or _FENCE.search(text) or _BEGUN.search(answer):
-        return answer
-    return answer[opened[-1].start() :]
-
-
 def whole_lines(answer: Iterable[str | None]) -> Iterator[str | None]:
     """The lines of an answer with the whole text, while those of the answer come, but for empty
     ones at its ends; not all of them if a mark may end its block, none if it has another format.

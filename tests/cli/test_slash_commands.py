@@ -275,6 +275,24 @@ def test_a_doubtful_answer_is_not_applied(
     assert path.read_text() == old
 
 
+def test_a_doubtful_answer_is_applied_by_who_wants_that(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.py").write_text(f"{F}\n\n{G}")
+    conversation = Conversation(start(FakeEngine(f"```\n{F}```", "No.")), Options())
+    say(conversation, f"/edit {path} rename x to y in f and g")
+    with pytest.raises(AkunuError, match=r"It was not applied; `/apply anyway` does that\."):
+        say(conversation, "/apply")
+    (other := tmp_path / "b.py").write_text(f"{F}\n\n{G}")
+    assert "-def g" in say(conversation, f"/apply anyway {other}")
+    assert other.read_text() == F
+    say(conversation, f"/apply anyway {path}")
+    assert path.read_text() == F
+    ask(conversation, "and now?")
+    with pytest.raises(AkunuError, match="without an edit: No"):
+        say(conversation, "/apply anyway")
+
+
 def test_an_example_does_not_replace_a_file(
     start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
 ) -> None:
