@@ -19,6 +19,7 @@ from akunu_py.edits.reading import (
     references,
     whole_lines,
 )
+from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Options
@@ -79,6 +80,11 @@ def request_for(
         reasoning=tokenizer.reasoning,
     )
     return prompt_of(tokenizer, question.messages), options
+
+
+def edit_of(file: TextFile, wanted: Wanted, tokenizer: Tokenizer, limit: int) -> "Edit":
+    """An edit of a file for a model with this tokenizer and context; errors as for `Edit`."""
+    return Edit(file.name, file.text, wanted, lambda asked: len(prompt_of(tokenizer, asked)), limit)
 
 
 def apply_answer(name: str, old: str, answer: str, instruction: str) -> tuple[str, str | None]:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from akunu_py.edits.edit import Edit, Question, Said, Wanted, prompt_of, request_for
+from akunu_py.edits.edit import Edit, Question, Said, Wanted, edit_of, request_for
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.reading import FORMATS
 from akunu_py.edits.text_file import TextFile
@@ -108,10 +108,7 @@ def _respond(
         name = name.with_suffix({"python": ".py"}.get(language, f".{language}"))
     file = TextFile.of(str(name), text.encode())
     options = replace(read_options(service, body, _DIALECT), reports_progress=False)
-    edit = Edit(
-        file.name, file.text, wanted,
-        lambda messages: len(prompt_of(tokenizer, messages)), engine.context_limit,
-    )  # fmt: skip
+    edit = edit_of(file, wanted, tokenizer, engine.context_limit)
     if len(edit.questions) > _MOST_PARTS:
         body.refuse("instruction", f"concerns more than {_MOST_PARTS} parts of a long text")
     jobs = [Job(*request_for(tokenizer, one, options), is_chat=True) for one in edit.questions]

@@ -259,9 +259,9 @@ def test_a_text_that_is_like_an_answer_is_read_as_a_whole_only() -> None:
         assert read_answer(f"```diff\n{whole}z\n```", whole) == f"{whole}z"
 
 
-def test_the_middle_of_a_block_is_where_its_first_half_is_in_the_text() -> None:
-    answer = block("b\n", "c\n=======\nd\n")
-    assert read_answer(answer, "a\nb") == "a\nc\n=======\nd"
+def test_the_middle_of_a_block_is_not_guessed() -> None:
+    with pytest.raises(EditError, match=r"not clear where .* its middle"):
+        read_answer(block("b\n", "c\n=======\nd\n"), "a\nb")
     with pytest.raises(EditError, match=r"not clear where .* its middle"):
         read_answer(block("A\n=====\nx\n", "A\n=====\ny\n"), "A\n=====\nx")
     with pytest.raises(EditError, match=r"not clear where .* its middle"):
