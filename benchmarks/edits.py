@@ -29,9 +29,8 @@ from tempfile import TemporaryDirectory
 import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread
-from akunu_py.cli.edit import new_edit
 from akunu_py.cli.loading import measure_costs_with_bar
-from akunu_py.edits.edit import Edit, Question, Wanted, request_for
+from akunu_py.edits.edit import Edit, Question, Wanted, edit_of, request_for
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.parts import Part, splice
 from akunu_py.edits.reading import FORMATS, WHOLE
@@ -69,7 +68,8 @@ def edited(
     instruction, before, after = pair
     path.write_text(before, encoding="utf-8", newline="")
     file = TextFile.read(path)
-    edit = new_edit(engine, file, Wanted(instruction, answer_format=form or WHOLE))
+    wanted = Wanted(instruction, answer_format=form or WHOLE)
+    edit = edit_of(file, wanted, engine.tokenizer, engine.context_limit)
 
     def ask(question: Question) -> Generator[Event, None, None]:
         engine.reset()
@@ -188,7 +188,8 @@ def as_requests(engine: Engine, pair: Pair) -> Iterator[tuple[str, list[int], Op
     instruction, before, after = pair
     for kind, update in (("/v1/edits", ""), ("/v1/apply", elided(before, after))):
         file = TextFile.of("file.py", before.encode())
-        edit = new_edit(engine, file, Wanted(instruction * (not update), update=update))
+        wanted = Wanted(instruction * (not update), update=update)
+        edit = edit_of(file, wanted, engine.tokenizer, engine.context_limit)
         prompt, options = request_for(engine.tokenizer, edit.questions[0], FIXED)
         yield kind, prompt, options, right_answer(before, after, WHOLE)
     current = first_change(before, after)

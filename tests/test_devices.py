@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 
 import akunu_py
-from akunu_py import Options, loading
+from akunu_py import Options
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.cost_store import expected_curve
 from akunu_py.calibration.measure import measure_and_store
@@ -20,7 +20,6 @@ from akunu_py.machine import device_memory
 from akunu_py.machine.backend import Backend, ModelShape, find_backend, is_saving_power
 from akunu_py.machine.device_memory import free_device_bytes, wire_weights, wired_bytes
 from akunu_py.model.files import weight_bytes
-from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.sampling.filters import waits_for_nucleus
 from tests.metal import CHIP, IS_SIMULATED, simulate_metal

@@ -16,7 +16,7 @@ from akunu_py.cli.loading import check_ability, load_engine, measure_costs_with_
 from akunu_py.cli.render import count, gain, palette_for, prefill_bar, printable, tell
 from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
-from akunu_py.edits.edit import Edit, Question, Wanted, prompt_of, request_for
+from akunu_py.edits.edit import Edit, Question, Wanted, edit_of, request_for
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.text_file import TextFile, check_output
 from akunu_py.errors import BackendError, EditError, InvalidRequestError
@@ -59,17 +59,6 @@ def run(settings: EditSettings) -> int:
     if any(one["why"] is not None for one in found):
         return _NO_EDIT
     return _WOULD_CHANGE * (settings.checks and any(one["changed"] for one in found))
-
-
-def new_edit(engine: "Engine", file: TextFile, wanted: Wanted) -> Edit:
-    """An edit of a file for an engine to answer; errors as for `Edit`."""
-    return Edit(
-        file.name,
-        file.text,
-        wanted,
-        lambda messages: len(prompt_of(engine.tokenizer, messages)),
-        engine.context_limit,
-    )
 
 
 def _read_all(names: Sequence[str]) -> tuple[list[TextFile], list[dict[str, Any]]]:
@@ -150,7 +139,7 @@ class _Editor:
             wanted = Wanted(
                 settings.instruction, settings.lines, settings.function, settings.answer_format
             )
-            edit = new_edit(engine, file, wanted)
+            edit = edit_of(file, wanted, engine.tokenizer, engine.context_limit)
             stats = edit.stats
             self._show(engine, edit)
             new, why = edit.new, edit.doubt

@@ -4,6 +4,7 @@ A command takes the conversation and the words after its name, and returns a tex
 to answer. If it raises an `AkunuError`, it has changed nothing.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from akunu_py.edits.growing import diff_of
 from akunu_py.edits.parts import Part
 from akunu_py.edits.reading import WHOLE, question
 from akunu_py.edits.text_file import TextFile
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import EditError, InvalidRequestError
 from akunu_py.option_field import (
     Option,
     UnreadableWordError,
@@ -41,6 +42,7 @@ Reply = str | Turn
 
 _SWITCH: Final = ("on", "off")
 _OFF: Final = ("off", "none")
+_ANYWAY: Final = "anyway"
 _WIDTH: Final = 80
 _SAMPLING: Final = {
     option.word: option
@@ -83,7 +85,7 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
             try:
                 return command.run(conversation, rest[0].strip() if rest else "")
             except UnreadableWordError as error:
-                usage = f"{command.name} {command.arguments.strip('[]')}"
+                usage = re.sub(r"[\[\]]", "", f"{command.name} {command.arguments}")
                 reason = str(error)
                 raise InvalidRequestError(f"{reason[0].upper()}{reason[1:]}: {usage}.") from None
     if "\n" in line:
@@ -157,12 +159,16 @@ def _edit(conversation: Conversation, rest: str) -> Reply:
 
 
 def _apply(conversation: Conversation, rest: str) -> Reply:
+    first, _, name = rest.partition(" ")
+    rest = name.strip() if first == _ANYWAY else rest
     file = TextFile.read(_file(rest)) if rest else conversation.edited
     if file is None:
         raise InvalidRequestError("It is not clear which file to write; use /apply FILE.")
     asked, answer = conversation.last_answer()
-    instruction = asked.partition("\n```")[0]  # the file follows, which does not matter here
-    new = apply_answer(file.name, file.text, answer, instruction)
+    instruction = asked.partition("\n```")[0]  # what follows is the file, which says nothing
+    new, doubt = apply_answer(file.name, file.text, answer, instruction)
+    if doubt and first != _ANYWAY:
+        raise EditError(f"{doubt} It was not applied; `/apply {_ANYWAY}` does that.")
     file.write(new)
     conversation.edited = TextFile.read(Path(file.name))
     return f"{diff_of(file.text, new, file.name)}{file.name} was written."
@@ -273,8 +279,8 @@ COMMANDS: Final = (
     SlashCommand("/reset", "", "forget the conversation, keep the system message", _reset),
     SlashCommand("/retry", "", "answer the last question again", _retry),
     SlashCommand("/edit", "FILE INSTRUCTION", "ask for an edit of a file", _edit, takes_file=True),
-    SlashCommand("/apply", "[FILE]", "write the last answer's code to the file", _apply,
-                 takes_file=True),
+    SlashCommand("/apply", "[anyway] [FILE]", "write the last answer's code to the file", _apply,
+                 (_ANYWAY,), takes_file=True),
     SlashCommand("/system", "[TEXT|none]", "set the system message", _system, ("none",)),
     SlashCommand("/save", "FILE", "save the conversation", _save, takes_file=True),
     SlashCommand("/load", "FILE", "continue a saved conversation", _load, takes_file=True),

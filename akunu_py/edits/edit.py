@@ -14,12 +14,12 @@ from akunu_py.edits.growing import growing_diff
 from akunu_py.edits.parts import Part, function_part, lines_part, splice, windows
 from akunu_py.edits.reading import (
     WHOLE,
-    last_block,
     question,
     read_answer,
     references,
     whole_lines,
 )
+from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Options
@@ -82,16 +82,17 @@ def request_for(
     return prompt_of(tokenizer, question.messages), options
 
 
-def apply_answer(name: str, old: str, answer: str, instruction: str) -> str:
-    """The text with the last code block of an answer to an instruction in its place; an `EditError`
-    says what is wrong with that, if anything is."""
+def edit_of(file: TextFile, wanted: Wanted, tokenizer: Tokenizer, limit: int) -> "Edit":
+    """An edit of a file for a model with this tokenizer and context; errors as for `Edit`."""
+    return Edit(file.name, file.text, wanted, lambda asked: len(prompt_of(tokenizer, asked)), limit)
+
+
+def apply_answer(name: str, old: str, answer: str, instruction: str) -> tuple[str, str | None]:
+    """The text that an answer to an instruction makes of a text, and what is wrong with it, if
+    anything is; an `EditError` if it makes none."""
     part = Part.of(old, 0, len(old))
-    new = splice(
-        old, [(part, part.answered(read_answer(last_block(answer, part.text), part.text)))]
-    )
-    if why := doubt(name, old, new, instruction):
-        raise EditError(f"{why} It was not applied.")
-    return new
+    new = splice(old, [(part, part.answered(read_answer(answer, part.text)))])
+    return new, doubt(name, old, new, instruction)
 
 
 class Edit:

@@ -83,24 +83,6 @@ def references(text: str, answer_format: str) -> tuple[str, ...]:
     return tuple("\n".join(mark + line for line in text.split("\n")) for mark in "- ")
 
 
-def last_block(answer: str, text: str) -> str:
-    """An answer from its last fenced block on; all of it if that is unclear: if the text has marks
-    of blocks, or the last one is shorter than others or of another language."""
-    opened, depth = list[re.Match[str]](), 0
-    sizes = list[int]()
-    for mark in _FENCE.finditer(answer):
-        if not depth:
-            opened.append(mark)
-            depth = 1
-        elif mark[1].startswith(opened[-1][1]):
-            depth += -1 if _ends(mark, opened[-1]) else 1
-            sizes += [] if depth else [mark.start() - opened[-1].end()]
-    is_clear = not depth and len({mark[2].strip() for mark in opened}) == 1
-    if not is_clear or max(sizes) > sizes[-1] or _FENCE.search(text) or _BEGUN.search(answer):
-        return answer
-    return answer[opened[-1].start() :]
-
-
 def whole_lines(answer: Iterable[str | None]) -> Iterator[str | None]:
     """The lines of an answer with the whole text, while those of the answer come, but for empty
     ones at its ends; not all of them if a mark may end its block, none if it has another format.
@@ -129,14 +111,14 @@ def whole_lines(answer: Iterable[str | None]) -> Iterator[str | None]:
             waiting = waiting[-1:]
 
 
-def changes_in(answer: str, text: str) -> list[Change]:
+def changes_in(answer: str) -> list[Change]:
     """The changes of an answer with search/replace blocks or a diff.
 
     Raises:
         EditError: if it is not clear where they begin and end.
     """
     if _BEGUN.search(answer):
-        return [_halves(block.split("\n")[:-1], text) for block in _BLOCK.findall(answer)]
+        return [_halves(block.split("\n")[:-1]) for block in _BLOCK.findall(answer)]
     found: list[Change] = []
     diff = _FILES.sub(
         "@@", _block(answer, [it for it in _FENCE.finditer(answer) if it[0][0] > " "])
@@ -161,7 +143,7 @@ def read_answer(answer: str, text: str) -> str:
     if _has_changes(answer, text):
         if len(_BEGUN.findall(answer)) != len(_BLOCK.findall(answer)):
             raise EditError("The answer has a search/replace block without an end.")
-        new = _changed(text, changes_in(answer, text))
+        new = _changed(text, changes_in(answer))
     elif opened:
         new = _whole(answer, text)
     else:
@@ -318,26 +300,12 @@ def _ends(mark: re.Match[str], opened: re.Match[str]) -> bool:
     return mark[1].startswith(opened[1]) and not mark[2].strip()
 
 
-def _halves(lines: Sequence[str], text: str) -> Change:
-    """The change of a search/replace block, between its halves; with several marks that may be
-    between them, the one with which the first half is in the text."""
-    found = [
-        Change(tuple(lines[:at]), tuple(lines[at + 1 :]))
-        for at, line in enumerate(lines)
-        if _MIDDLE.fullmatch(line)
-    ]
-    if len(found) > 1:
-        found = [change for change in found if _fits(change, text.split("\n"))]
-    if len(found) != 1:
+def _halves(lines: Sequence[str]) -> Change:
+    """The change of a search/replace block, between its halves."""
+    places = [at for at, line in enumerate(lines) if _MIDDLE.fullmatch(line)]
+    if len(places) != 1:
         raise EditError("It is not clear where a search/replace block has its middle.")
-    return found[0]
-
-
-def _fits(change: Change, lines: Sequence[str]) -> bool:
-    try:
-        return bool(place_of(change, lines))
-    except EditError:
-        return False
+    return Change(tuple(lines[: places[0]]), tuple(lines[places[0] + 1 :]))
 
 
 def _margin(line: str) -> int:

@@ -10,10 +10,10 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Final, Self
 
+from akunu_py.edits.growing import LineMatcher
 from akunu_py.errors import EditError, InvalidRequestError
 from akunu_py.package import open_file, replacement
 
@@ -81,7 +81,7 @@ class TextFile:
         kept = [usual] * len(lines)
         if len(set(ends)) > 1:
             before = self.text.split("\n")
-            for i, j, size in SequenceMatcher(None, before, lines, False).get_matching_blocks():
+            for i, j, size in LineMatcher(before, lines).get_matching_blocks():
                 kept[j : j + size] = [*ends, usual][i : i + size]
         kept[-1] = ""
         try:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from akunu_py.edits.edit import Edit, Question, Said, Wanted, prompt_of, request_for
+from akunu_py.edits.edit import Edit, Question, Said, Wanted, edit_of, request_for
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.reading import FORMATS
 from akunu_py.edits.text_file import TextFile
@@ -33,10 +33,12 @@ from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, new_id
 _DIALECT: Final = replace(OPENAI, temperature=0.0)
 _MOST_PARTS: Final = 16
 _MORPH: Final = re.compile(
-    r"\s*(?:<instructions?>(.*?)</instructions?>\s*)?<code>(.*)</code>\s*<update>(.*)</update>\s*",
+    r"(?=.*</update>\Z)(?:<instructions?>(.*?)</instructions?>\s*)?"
+    r"<code>(.*)</code>\s*<update>(.*)</update>",
     re.DOTALL,
 )
-"""How Morph's clients write a message; spaces around the tags' contents are part of them."""
+"""How Morph's clients write a message; spaces around the tags' contents are part of them. Without
+its end, each place where it might go on would be tried in turn."""
 
 
 def _edit(service: Service, body: Body) -> Response:
@@ -62,7 +64,7 @@ def _apply(service: Service, body: Body) -> Response:
 def _apply_chat(service: Service, body: Body) -> Response:
     """`/v1/apply/chat/completions`: the same for a message with `<code>` and `<update>`."""
     last = some_messages(body)[-1]
-    found = _MORPH.fullmatch(last.joined("content"))
+    found = _MORPH.fullmatch(last.joined("content").strip())
     if found is None:
         last.refuse("content", "must be <instruction>, which may be left out, <code> and <update>")
     instruction, original, update = (it or "" for it in found.groups())
@@ -85,8 +87,10 @@ def _wanted(body: Body, instruction: str, update: str = "") -> Wanted:
     lines = [one for one in body.values("lines", most=2) if type(one) is int]
     if body.has("lines") and len(lines) != 2:
         body.refuse("lines", "must be the numbers of the first and the last line")
-    span = (lines[0], lines[1]) if lines else None
-    return Wanted(instruction, span, body.text("function", default=None), answer_format, update)
+    span, function = (lines[0], lines[1]) if lines else None, body.text("function", default=None)
+    if span and function is not None:
+        body.refuse("function", "does not go with `lines`; name one of them")
+    return Wanted(instruction, span, function, answer_format, update)
 
 
 def _respond(
@@ -99,13 +103,12 @@ def _respond(
         body.refuse("path", "must be printable")
     if not re.fullmatch(r"[\w+#-]*", language):
         body.refuse("language", "must be a word")
-    suffix = {"": "", "python": ".py"}.get(language, f".{language}")
-    file = TextFile.of(PurePath(path).name or f"input{suffix}", text.encode())
+    name = PurePath(PurePath(path).name or "input")
+    if language:
+        name = name.with_suffix({"python": ".py"}.get(language, f".{language}"))
+    file = TextFile.of(str(name), text.encode())
     options = replace(read_options(service, body, _DIALECT), reports_progress=False)
-    edit = Edit(
-        file.name, file.text, wanted,
-        lambda messages: len(prompt_of(tokenizer, messages)), engine.context_limit,
-    )  # fmt: skip
+    edit = edit_of(file, wanted, tokenizer, engine.context_limit)
     if len(edit.questions) > _MOST_PARTS:
         body.refuse("instruction", f"concerns more than {_MOST_PARTS} parts of a long text")
     jobs = [Job(*request_for(tokenizer, one, options), is_chat=True) for one in edit.questions]
@@ -129,7 +132,11 @@ class _Reply(Reply):
         self._said = [deque[Said]() for _ in edit.questions]
         self._done: dict[int, Said] = {}
         self._pieces = edit.answer(self._ask, as_text=not self._shows_diff)
-        self._line_end = "\r\n" if b"\r\n" in file.content else "\n"
+        self._sent = list[str]()
+        breaks, returns = file.content.count(b"\n"), file.content.count(b"\r\n")
+        self._line_end = "\r\n" if returns else "\n"
+        # Which lines keep another line end is known at the end.
+        self._waits = not self._shows_diff and (bool(file.mark) or 0 < returns < breaks)
         name = "chat.completion" if kind == "chat" else "edit"
         streams = kind == "chat" and body.flag("stream", default=False)
         self._head = {
@@ -141,10 +148,15 @@ class _Reply(Reply):
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
         for piece in filter(None, self._read(index, event)):
+            if self._waits:
+                continue
             text = f"{piece}\n" if self._shows_diff else piece.replace("\n", self._line_end)
+            self._sent.append(text)
             yield sse(self._head | {"choices": [self._choice("delta", text, None)]})
         if len(self._done) == len(self._said):
-            end = self._choice("delta", "", self._finish) | {"doubt": self._edit.doubt}
+            new, sent = "" if self._shows_diff else self._new, "".join(self._sent)
+            rest = new.removeprefix(sent) if new.startswith(sent) else ""
+            end = self._choice("delta", rest, self._finish) | {"doubt": self._edit.doubt}
             end |= {"diff": self._diff} if self._shows_diff else {}
             yield sse(self._head | {"choices": [end]} | self._figures)
             yield DONE
@@ -156,7 +168,7 @@ class _Reply(Reply):
         choice = self._choice("message", text, self._finish) | {"doubt": self._edit.doubt}
         # Who reads this field does not read doubts.
         is_merged = self._kind == "apply" and self._edit.doubt is None
-        merged = {"mergedCode": text} if is_merged else {}
+        merged = {"mergedCode": self._new} if is_merged else {}
         return self._head | {"choices": [choice]} | merged | self._figures
 
     def report(self, error: ApiError) -> bytes:

@@ -239,6 +239,62 @@ def test_what_cannot_be_applied_is_refused(conversation: Conversation, tmp_path:
         say(conversation, "/apply")
 
 
+@pytest.mark.parametrize(
+    ("old", "answer", "sentence"),
+    [
+        (
+            f"{F}\n\n{G}",
+            f"```\n{F}```",
+            "drops g, which the instruction does not ask for. It was not",
+        ),
+        (f"{F}\n\n{G}", f"```\n{G}\n\n{F}```\n```\nf(1)\n```", "has several code blocks"),
+        (F, f"```\n{F}\n    pass\n", "code block of the answer has no end"),
+        (F, f"````\n{F}\n```sh\nls\n````\n", "no longer valid Python"),
+    ],
+)
+def test_a_doubtful_answer_is_not_applied(
+    start: Callable[[FakeEngine], EngineWorker],
+    tmp_path: Path,
+    old: str,
+    answer: str,
+    sentence: str,
+) -> None:
+    (path := tmp_path / "a.py").write_text(old)
+    conversation = Conversation(start(FakeEngine(answer)), Options())
+    say(conversation, f"/edit {path} rename x to y in f and g")
+    with pytest.raises(AkunuError, match=sentence):
+        say(conversation, "/apply")
+    assert path.read_text() == old
+
+
+def test_a_doubtful_answer_is_applied_by_who_wants_that(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "a.py").write_text(f"{F}\n\n{G}")
+    conversation = Conversation(start(FakeEngine(f"```\n{F}```", "No.")), Options())
+    say(conversation, f"/edit {path} rename x to y in f and g")
+    with pytest.raises(AkunuError, match=r"It was not applied; `/apply anyway` does that\."):
+        say(conversation, "/apply")
+    (other := tmp_path / "b.py").write_text(f"{F}\n\n{G}")
+    assert "-def g" in say(conversation, f"/apply anyway {other}")
+    assert other.read_text() == F
+    say(conversation, f"/apply anyway {path}")
+    assert path.read_text() == F
+    ask(conversation, "and now?")
+    with pytest.raises(AkunuError, match="without an edit: No"):
+        say(conversation, "/apply anyway")
+
+
+def test_an_example_does_not_replace_a_file(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
+) -> None:
+    (path := tmp_path / "notes").write_text("my\nown\nnotes\nof\nlast\nyear\n")
+    conversation = Conversation(start(FakeEngine("Run\n```\nls\n```")), Options())
+    ask(conversation, "How do I list files?\n```\nremove\n```")
+    with pytest.raises(AkunuError, match="drops 5 of 6 lines"):
+        say(conversation, f"/apply {path}")
+
+
 def test_an_answer_that_was_stopped_is_not_applied(
     start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
 ) -> None:

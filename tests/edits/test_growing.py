@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.edits.growing import diff_of, growing_diff
+from akunu_py.edits.growing import LineMatcher, diff_of, growing_diff
+from akunu_py.edits.text_file import TextFile
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "  d"]), max_size=12)
 
@@ -47,3 +48,49 @@ def test_a_diff_of_files() -> None:
         "+c\n\\ No newline at end of file\n"
     )
     assert "\x0c" in diff_of("a\x0cb\n", "c\n", "f")
+
+
+@given(LINES, LINES)
+def test_a_diff_of_files_leads_from_one_to_the_other(old: list[str], new: list[str]) -> None:
+    first, *hunks = diff_of("".join(f"{it}\n" for it in old), "".join(f"{it}\n" for it in new), "f"
+                            ).split("@@ -")  # fmt: skip
+    made, done = list[str](), 0
+    for hunk in hunks:
+        heading, *lines = hunk.removesuffix("\n").split("\n")
+        removed, added = (side.split(",") for side in heading.removesuffix(" @@").split(" +"))
+        at = int(removed[0]) - (removed[1:] != ["0"])
+        made += old[done:at]
+        assert len(made) == int(added[0]) - (added[1:] != ["0"])
+        kept = [line[1:] for line in lines if line[0] != "+"]
+        assert old[at : at + len(kept)] == kept
+        made += [line[1:] for line in lines if line[0] != "-"]
+        done = at + len(kept)
+    assert made + old[done:] == new
+    assert bool(first) is bool(hunks) is (old != new)
+
+
+def test_unchanged_lines_are_found_between_those_that_occur_once() -> None:
+    old = ["a", "", "b", "", "c", "", "d"]
+    new = ["a", "", "new", "", "b", "", "c", "", "c", "", "d"]
+    assert LineMatcher(old, new).get_matching_blocks() == [
+        (0, 0, 2), (2, 4, 4), (6, 10, 1), (7, 11, 0),
+    ]  # fmt: skip
+
+
+def test_many_lines_and_repeated_ones_take_no_longer() -> None:
+    """Each of these took minutes."""
+    repeated = ["x = 1", ""] * 2_000
+    once = [f"value_{at} = {at}" for at in range(10_000)]
+    for old in (repeated, once):
+        new = [line.replace("x", "y").replace("0 =", "o =") for line in old]
+        diff = [line for line in growing_diff(old, new) if line is not None]
+        changed = sum(line != other for line, other in zip(old, new, strict=True))
+        assert sum(line[0] == "+" for line in diff) == changed
+        assert diff_of("\n".join(old), "\n".join(new), "f").count("\n+") == changed + 1
+        ends = ["\r\n" if at % 3 else "\n" for at in range(len(old))]
+        file = TextFile.of("f", "".join(map(str.__add__, old, ends)).encode())
+        found = file.encode("\n".join([*new, ""])).decode()
+        assert found.replace("\r", "") == "\n".join([*new, ""])
+        kept = [line == other for line, other in zip(old, new, strict=True)]
+        for line, end, is_kept in zip(found.split("\n"), ends, kept, strict=False):
+            assert not is_kept or line.endswith("\r") is (end == "\r\n")

@@ -6,7 +6,6 @@ import pytest
 
 from akunu_py.edits.reading import (
     FORMATS,
-    last_block,
     question,
     read_answer,
     whole_lines,
@@ -183,12 +182,6 @@ def test_lines_come_as_they_are_complete() -> None:
         assert list(whole_lines(other.split("\n"))) == []
 
 
-def test_the_last_block_of_several() -> None:
-    answer = f"Not this:\n```python\nx\n```\nbut\n```python\n{NEW}\n```\nDone."
-    assert read_answer(last_block(answer, TEXT), TEXT) == NEW
-    assert last_block(f"```\n{SWAP}```", TEXT) == f"```\n{SWAP}```"
-
-
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
@@ -198,9 +191,9 @@ def test_the_last_block_of_several() -> None:
         ("```\n# A\n```\nmake\n```\nc\n\n```\nx\n```\n```", "# A\n```\nmake\n```\nc"),
     ],
 )
-def test_a_last_block_that_may_be_another_is_refused(answer: str, text: str) -> None:
+def test_one_of_several_blocks_is_not_guessed(answer: str, text: str) -> None:
     with pytest.raises(EditError, match="several code blocks"):
-        read_answer(last_block(answer, text), text)
+        read_answer(answer, text)
 
 
 MARKDOWN = "# Tool\n\nTeh one\n\n```\nmake\n```\n\nTeh end."
@@ -266,9 +259,9 @@ def test_a_text_that_is_like_an_answer_is_read_as_a_whole_only() -> None:
         assert read_answer(f"```diff\n{whole}z\n```", whole) == f"{whole}z"
 
 
-def test_the_middle_of_a_block_is_where_its_first_half_is_in_the_text() -> None:
-    answer = block("b\n", "c\n=======\nd\n")
-    assert read_answer(answer, "a\nb") == "a\nc\n=======\nd"
+def test_the_middle_of_a_block_is_not_guessed() -> None:
+    with pytest.raises(EditError, match=r"not clear where .* its middle"):
+        read_answer(block("b\n", "c\n=======\nd\n"), "a\nb")
     with pytest.raises(EditError, match=r"not clear where .* its middle"):
         read_answer(block("A\n=====\nx\n", "A\n=====\ny\n"), "A\n=====\nx")
     with pytest.raises(EditError, match=r"not clear where .* its middle"):

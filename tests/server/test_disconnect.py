@@ -96,7 +96,7 @@ def test_with_a_second_request_behind_it_on_the_connection(
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     engine.release()
     assert re.fullmatch(
-        rf"POST {path} 200 [\d.]+ ms, model: the client left", held.log.wait_for(path)
+        rf"POST {path} 200 [\d.]+ ms, model: the client disconnected", held.log.wait_for(path)
     )
     held.settle()
     assert held.service.metrics.cancelled == cancelled + 1

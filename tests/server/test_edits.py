@@ -55,6 +55,27 @@ def test_a_stream_grows_line_by_line(ember: LiveServer) -> None:
     assert last["timings"]["forward_n"] > 0
 
 
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (CODE.replace("\n", "\r\n", 1), {}),
+        (f"\ufeff{CODE}", {}),
+        (CODE, {"max_tokens": 8}),
+        (CODE, {"instruction": "Translate it to Chinese"}),
+    ],
+)
+def test_a_stream_has_the_same_text(ember: LiveServer, text: str, fields: dict[str, Any]) -> None:
+    whole = edit(ember, input=text, **fields)["text"]
+    parts = chunks(ember, input=text, **fields)
+    assert "".join(part["choices"][0]["text"] for part in parts) == whole
+
+
+def test_a_language_counts_whatever_the_path_is(ember: LiveServer) -> None:
+    wrong = {"instruction": "Rename `width` to `1x`", "language": "python"}
+    for path in ("", "script", "a.txt"):
+        assert "no longer valid Python" in edit(ember, path=path, **wrong)["doubt"]
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_diff_on_request(ember: LiveServer, streams: bool) -> None:
     diff = "--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n-def area(width, height):\n"
@@ -96,11 +117,15 @@ def test_what_is_wrong_is_told_and_changes_nothing(
         ("/v1/edits", {"path": "a\0b"}, "`path` must be printable."),
         ("/v1/edits", {"language": "../x"}, "`language` must be a word."),
         ("/v1/edits", {"lines": [1]}, "`lines` must be the numbers of the first and the last"),
+        ("/v1/edits", {"lines": [1, 2], "function": "area"}, "`function` does not go with `lines`"),
         ("/v1/edits", {"n": 2}, "`n` must be 1 or less, not 2."),
         ("/v1/edits", {"function": "g"}, "input.py has no function g; it has area."),
         ("/v1/edits", {"input": "x = 1\n" * 3000}, "The text is too long for the model's context"),
         ("/v1/apply", {"original": CODE}, "`update` is missing, or empty."),
         ("/v1/apply/chat/completions", {"messages": [{"role": "user", "content": "hi"}]},
+         "`messages[0].content` must be"),
+        ("/v1/apply/chat/completions",  # this took minutes
+         {"messages": [{"role": "user", "content": "<code>" + "</code><update>" * 50_000}]},
          "`messages[0].content` must be"),
     ],
 )  # fmt: skip
@@ -124,6 +149,9 @@ def test_an_update_is_merged_as_relaces_clients_ask(ember: LiveServer) -> None:
         assert answer["usage"]["total_tokens"] > 0
         assert answer["choices"][0]["text"] == kept + RIGHT
         assert answer["choices"][0]["doubt"] is None
+    answer = ember.ask("/v1/code/apply", body | {"format": "diff"})
+    assert answer["mergedCode"] == kept + RIGHT
+    assert answer["choices"][0]["text"].startswith("--- input")
 
 
 def test_relaces_clients_cannot_lose_an_update_in_silence(ember: LiveServer) -> None:

@@ -339,7 +339,7 @@ def test_others_take_turns_with_it_and_it_ends_when_its_client_leaves(
     assert begun[0] < texts, "it is not done yet"
     live.log.clear()
     connection.close()
-    assert "/v1/embeddings 499" in live.log.wait_for("the client left")
+    assert "/v1/embeddings 499" in live.log.wait_for("the client disconnected")
     assert live.ask("/v1/embeddings", {"model": "last", "input": "a"})
     seen = begun[0]
     assert live.ask("/v1/embeddings", {"model": "last", "input": "a"})

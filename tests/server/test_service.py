@@ -44,7 +44,7 @@ def test_a_waiting_request_leaves_the_queue_when_its_client_disconnects(
         engine.wait_until_held()
         with held.dial("/completion", completion(prompt="b")):
             wait_until(lambda: held.service.worker.queue_depth)
-        assert held.log.wait_for("499").endswith(": the client left")
+        assert held.log.wait_for("499").endswith(": the client disconnected")
         engine.release()
         assert first.recv(100).startswith(b"HTTP/1.1 200")
     held.settle()
