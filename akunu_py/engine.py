@@ -6,7 +6,7 @@ them. Methods that change the engine raise an `InvalidRequestError` on other thr
 children, and in functions that the engine itself calls.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -234,7 +234,7 @@ class Engine:
             ContextOverflowError: if the prompt does not fit.
         """
         self.runner.owner.check()
-        options = with_named(options or Options(), named) if named else options
+        options = with_named(Options() if options is None else options, named) if named else options
         sequence = Sequence.of(asked, options)
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
@@ -289,11 +289,11 @@ class Engine:
             InvalidRequestError: also if `parallel` is not positive.
         """
         self.runner.owner.check()
-        if parallel < 1:
-            raise InvalidRequestError(f"`parallel` must be 1 or more, not {parallel}.")
-        if isinstance(asked, str):
+        if not isinstance(parallel, int) or parallel < 1:
+            raise InvalidRequestError(f"`parallel` must be 1 or more, not {parallel!r}.")
+        if isinstance(asked, str | Mapping) or not isinstance(asked, Iterable):
             raise InvalidRequestError("Give the prompts of a batch in a list.")
-        options = with_named(options or Options(), named) if named else options
+        options = with_named(Options() if options is None else options, named) if named else options
         scheduler = Scheduler(parallel)
         sequences, answers = list[Sequence](), list[tuple[EventStream, Completion]]()
         for one in asked:

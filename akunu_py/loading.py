@@ -44,6 +44,9 @@ def load(
         SystemExit: at the end, in all processes of `mlx.launch` except the first, which only
             compute for that one.
     """
+    if not isinstance(model, ModelOptions | str | Path):
+        found = type(model).__name__
+        raise InvalidRequestError(f"A model is a name, a folder or `ModelOptions`, not {found}.")
     options = model if isinstance(model, ModelOptions) else ModelOptions(str(model))
     options = with_named(options, named)
     backend = find_backend()

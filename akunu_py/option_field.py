@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
@@ -81,6 +81,7 @@ class Option:
         name: of the field.
         default: of the field.
         help: what the option is for, in half a sentence.
+        meaning: of the field, where the help is only true of the flag.
         within: the numbers that it accepts.
         flag: the option as it is typed; a word without dashes for a positional argument; None if it
             is not on the command line. By default, made from the name.
@@ -103,6 +104,7 @@ class Option:
     name: str = ""
     default: Any = None
     help: str
+    meaning: str = ""
     within: Range | OneOf | None = None
     flag: str | None = ""
     short: str | None = None
@@ -221,7 +223,7 @@ def parts_in(kind: type) -> Mapping[str, tuple[Any, Part]]:
 def documented(kind: type[T]) -> type[T]:
     """Adds the help of the options of a dataclass to its docstring."""
     declared: Any = kind
-    lines = [f"        {it.name}: {it.help}." for it in options_in(declared).values()]
+    lines = [f"        {it.name}: {it.meaning or it.help}." for it in options_in(declared).values()]
     kind.__doc__ = "\n".join((f"{(kind.__doc__ or '').rstrip()}\n\n    Attributes:", *lines, ""))
     return kind
 
@@ -230,6 +232,8 @@ def with_named(options: T, named: Mapping[str, Any]) -> T:
     """The options with some replaced by name; raises an `InvalidRequestError` for an unknown
     name."""
     kind: Any = options.__class__
+    if not is_dataclass(options.__class__):
+        raise InvalidRequestError(f"The options must be `akunu_py.Options`, not {kind.__name__}.")
     known = options_in(kind)
     for name in named:
         if name not in known:
@@ -254,19 +258,23 @@ def did_you_mean(word: str, names: Sequence[str]) -> str:
 
 
 def check_options(options: Any) -> None:
-    """Refuses values of the wrong type and numbers out of range, and turns lists into tuples; for
-    `__post_init__`."""
+    """Refuses values of another type, and numbers outside their range, and makes tuples of lists
+    and plain numbers of NumPy's; for `__post_init__`."""
     hints = _hints_of(options.__class__)
     for name, declared in options_in(options.__class__).items():
         value, within = getattr(options, name), declared.within
         if isinstance(declared.default, tuple) and isinstance(value, str | list | Mapping):
             value = value.items() if isinstance(value, Mapping) else value
             value = (value,) if isinstance(value, str) else tuple(value)
-            object.__setattr__(options, name, value)
         if not _is_a(value, hints[name]):
             raise InvalidRequestError(f"`{name}` must be {_named(hints[name])}, not {value!r}.")
+        object.__setattr__(options, name, value := _plain(value))
         for each in value if isinstance(value, tuple) else (value,):
-            if within and each is not None and float(each) not in within:
+            try:
+                text(each if isinstance(each, str) else "")
+            except UnreadableWordError as error:
+                raise InvalidRequestError(f"`{name}`: {error}.") from None
+            if within and each is not None and each not in within:
                 found = f"{each:g}" if isinstance(each, float) else each
                 raise InvalidRequestError(f"`{name}` must be {within}, not {found}.")
 
@@ -285,6 +293,15 @@ def _is_a(value: Any, hint: Any) -> bool:
     if kind in _NUMBERS:
         return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
     return isinstance(value, kind)
+
+
+def _plain(value: Any) -> Any:
+    """A number as Python's own: NumPy's overflow."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _named(hint: Any) -> str:

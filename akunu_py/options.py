@@ -114,7 +114,8 @@ class ModelOptions:
         "for this model", metavar="FOLDER")
     trust_remote_code: bool = option(False, "run Python code that comes with the model")
     chat_template: str | None = option(None, "a Jinja template, or a file with one, to use instead "
-        "of the model's", read=chat_template, metavar="TEMPLATE")
+        "of the model's", meaning="a Jinja template to use instead of the model's",
+        read=chat_template, metavar="TEMPLATE")
     use_default_chat_template: bool = option(False, "use ChatML if the model has no chat template")
     chat_template_args: Mapping[str, Any] | None = option(None,
         """variables for the chat template as JSON, such as '{"enable_thinking": false}'""",
@@ -153,6 +154,7 @@ class ModelOptions:
         "git root of the current folder; may be repeated", flag="--project", metavar="PATH",
         group=SPECULATION, repeated=True)
     remembers: bool = option(False, "do not draft from earlier requests", flag="--no-memory",
+        meaning="draft from earlier requests too",
         group=SPECULATION)
     # fmt: on
 
@@ -358,7 +360,8 @@ class Options(Sampling):
     # fmt: off
     # None continues to the end of the context; 0 only fills the prompt's cache.
     max_tokens: int | None = option(DEFAULT_MAX_TOKENS,
-        "most tokens to generate; -1 for no limit", within=Range(0), read=token_limit,
+        "most tokens to generate; -1 for no limit",
+        meaning="most tokens to generate; None for no limit", within=Range(0), read=token_limit,
         short="-m")
     stop: tuple[str, ...] = option((), "end the answer before this text; may be repeated",
         metavar="TEXT", repeated=True)
@@ -389,6 +392,7 @@ class Options(Sampling):
         "all of it is computed then", flag=None)
     grammar: Grammar | None = option(None, "answer in JSON that matches the schema in this file; "
         "the exit code is 4 if the answer ends before the JSON does", flag="--schema",
+        meaning="what the answer must match",
         read=_schema_file, metavar="FILE")
     reasoning: Reasoning | None = option(None, "how reasoning at the beginning is marked; grammars "
         "and stop strings do not apply to it; None treats everything as the answer",

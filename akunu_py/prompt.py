@@ -70,7 +70,9 @@ def encode_prompt(
                 else [index(token) for token in cast("Sequence[int]", asked)]
             )
         except TypeError:
-            raise InvalidRequestError("The ids of a prompt must be whole numbers.") from None
+            is_text = isinstance(asked, str)
+            why = "text is not valid UTF-8" if is_text else "ids must be whole numbers"
+            raise InvalidRequestError(f"The prompt's {why}.") from None
         end_tokens = frozenset()
     if not tokens:
         raise InvalidRequestError("The prompt is empty; give it at least one character.")

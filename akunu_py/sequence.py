@@ -128,7 +128,7 @@ class Sequence:
             if options is not None:
                 raise InvalidRequestError("A sequence has its own options; give no others with it.")
             return asked
-        return Sequence(asked, options or Options())
+        return Sequence(asked, Options() if options is None else options)
 
     @property
     def tokens_left(self) -> int:

@@ -6,6 +6,7 @@ from doctest import DocTestFinder, DocTestRunner
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import akunu_py
@@ -49,11 +50,26 @@ def test_examples_show_what_happens(name: str, bundled: Engine) -> None:
         ({"references": ("a", 1)}, "`references` must be a tuple of strings"),
         ({"grammar": "{}"}, "`grammar` must be a Grammar, not '{}'"),
         ({"logit_bias": ((1, "a"),)}, "`logit_bias` must be a tuple of pairs"),
+        ({"stop": "\udcff"}, "`stop`: the text is not valid UTF-8"),
+        ({"temperature": 10**400}, "`temperature` must be from 0 to 1000"),
     ],
 )
 def test_a_wrong_type_is_told_with_its_field(named: dict[str, Any], sentence: str) -> None:
     with pytest.raises(akunu_py.AkunuError, match=sentence):
         akunu_py.Options(**named)
+
+
+def test_numpys_numbers_become_plain() -> None:
+    given: dict[str, Any] = {"max_tokens": np.int8(2), "temperature": np.float32(0.5)}
+    options = akunu_py.Options(**given)
+    assert [type(it) for it in (options.max_tokens, options.temperature)] == [int, float]
+    assert akunu_py.Options(max_tokens=10**400).max_tokens == 10**400
+
+
+def test_help_is_true_of_python() -> None:
+    assert "max_tokens: most tokens to generate; None for" in str(akunu_py.Options.__doc__)
+    assert "grammar: what the answer must match" in str(akunu_py.Options.__doc__)
+    assert "remembers: draft from" in str(akunu_py.ModelOptions.__doc__)
 
 
 def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> None:
@@ -81,6 +97,15 @@ def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> Non
         (lambda engine: engine.chat(None), "not as NoneType"),
         (lambda engine: engine.chat(["hi"]), "unlike 'hi'"),
         (lambda engine: engine.generate_batch("abc"), "in a list"),
+        (lambda engine: engine.generate_batch(None), "in a list"),
+        (lambda engine: engine.generate_batch({"role": "user", "content": "a"}), "in a list"),
+        (lambda engine: engine.generate_batch([PROMPT], parallel="2"), "parallel='2'"),
+        (lambda engine: engine.generate("\udcff"), "not valid UTF-8"),
+        (lambda engine: engine.generate(PROMPT, {"seed": 1}, max_tokens=1), "not dict"),
+        (lambda engine: engine.generate(PROMPT, 0), "not int"),
+        (lambda _: akunu_py.load(akunu_py.Options()), "not Options"),  # type: ignore[arg-type]
+        (lambda _: akunu_py.load(None), "not NoneType"),  # type: ignore[arg-type]
+        (lambda _: akunu_py.load("a" * 300), "There is no model folder"),
     ],
 )
 def test_what_makes_no_sense_is_a_sentence(

@@ -20,7 +20,9 @@ _MODEL: Final = {
     "zsh": "_akunu_py_models",
     "fish": f"({_NAMES}) (__fish_complete_directories)",
     "preamble": {
-        "bash": f'_akunu_py_models() {{ compgen -d -- "$1"; compgen -W "$({_NAMES})" -- "$1"; }}',
+        # Not `compgen -W`, which runs the commands that a name spells.
+        "bash": '_akunu_py_models() { local name; compgen -d -- "$1"; '
+        f'while IFS= read -r name; do [[ $name != "$1"* ]] || echo "$name"; done < <({_NAMES}); }}',
         "zsh": f'_akunu_py_models() {{ compadd -- ${{(f)"$({_NAMES})"}}; _files -/ }}',
     },
 }

@@ -6,10 +6,11 @@ describes the service, which has its own log.
 
 import os
 import plistlib
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
@@ -18,7 +19,7 @@ from typing import Final
 from platformdirs import user_config_path, user_log_path
 
 from akunu_py.cli.parser import PROGRAM, parse
-from akunu_py.cli.render import printable
+from akunu_py.cli.render import printable, tell
 from akunu_py.cli.settings import ServiceSettings
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.package import make_private, write_atomically
@@ -27,19 +28,20 @@ _KEPT: Final = ("AKUNU_", "HF_")
 """Prefixes of the environment variables that the service gets too."""
 _MAY_FAIL: Final = "-"
 _MAY_WAIT: Final = "+"
+_UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _SECONDS_TO_STOP: Final = 25
 """launchd does not start a service that is still ending; after 20 seconds, it kills it."""
 
 
 @dataclass(frozen=True)
 class Manager:
-    """The system's service manager: the file that describes our service, and the commands of each
-    action, after a mark. A command that may fail is not always needed; one that may wait is tried
-    again for a while."""
+    """What runs services: the file that describes ours, its text, and the commands of each action,
+    after a mark. One that may fail is not needed always; one that may wait is tried again for a
+    while."""
 
     program: tuple[str, ...]
     path: Path
-    text: str
+    describe: Callable[[], str]
     steps: Mapping[str, Sequence[tuple[str, ...]]]
 
     def take(self, action: str) -> None:
@@ -70,9 +72,12 @@ def run(settings: ServiceSettings) -> int:
     if settings.action == "install":
         if parse(serve).settings.log_file != log:
             raise InvalidRequestError(f"The service keeps its log in {log}; omit --log-file.")
+        described = manager.describe()
         make_private(log.parent)
         manager.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(manager.path, manager.text)
+        if manager.path.exists():
+            manager.path.chmod(0o600)  # keys are in it
+        write_atomically(manager.path, described)
     elif not manager.path.exists():
         raise InvalidRequestError(f"There is no service; see `{PROGRAM} service install`.")
     if settings.action == "logs":
@@ -90,36 +95,53 @@ def run(settings: ServiceSettings) -> int:
 
 
 def _show_log(log: Path) -> int:
-    for path in (log.with_name(f"{log.name}.1"), log):
-        if path.exists():
-            print(printable(path.read_text(encoding="utf-8", errors="replace")), end="")
+    found = [path for path in (log.with_name(f"{log.name}.1"), log) if path.exists()]
+    if not found:
+        tell(f"There is no log yet; see `{PROGRAM} service status`.")
+    for path in found:
+        print(printable(path.read_text(encoding="utf-8", errors="replace")), end="")
     return 0
 
 
 def _manager(words: Sequence[str], log: Path) -> Manager:
-    kept = {key: value for key, value in os.environ.items() if key.startswith(_KEPT)}
     if shutil.which("launchctl"):
-        return _launchd(words, kept, log)
+        return _launchd(words, log)
     if shutil.which("systemctl"):
-        return _systemd(words, kept)
+        return _systemd(words)
     raise InvalidRequestError("There is neither launchd nor systemd here to run a service.")
 
 
-def _launchd(words: Sequence[str], kept: Mapping[str, str], log: Path) -> Manager:
+def _place(words: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+    """The folder and the variables of the service, if its file can hold them, and its words."""
+    folder = os.getcwd()
+    kept = {key: value for key, value in os.environ.items() if key.startswith(_KEPT)}
+    held = {"this folder's name": folder.replace("\n", "\r"), "an option": "".join(words), **kept}
+    for name, text in held.items():
+        if _UNFIT.search(text):
+            raise InvalidRequestError(f"No service can be told the control characters in {name}.")
+    return folder, kept
+
+
+def _launchd(words: Sequence[str], log: Path) -> Manager:
     path = Path.home() / "Library" / "LaunchAgents" / f"{PROGRAM}.plist"
     domain = f"gui/{os.getuid()}"
     agent = f"{domain}/{PROGRAM}"
-    described = {
-        "Label": PROGRAM,
-        "ProgramArguments": list(words),
-        "WorkingDirectory": os.getcwd(),
-        "EnvironmentVariables": dict(kept),
-        "StandardErrorPath": str(log),  # for output before the program opens it
-        "RunAtLoad": True,
-        "KeepAlive": {"SuccessfulExit": False},
-        "ProcessType": "Interactive",  # other types get less of the processor and the disk
-    }
-    return Manager(("launchctl",), path, plistlib.dumps(described).decode(), {
+
+    def describe() -> str:
+        folder, kept = _place(words)
+        described = {
+            "Label": PROGRAM,
+            "ProgramArguments": list(words),
+            "WorkingDirectory": folder,
+            "EnvironmentVariables": dict(kept),
+            "StandardErrorPath": str(log),  # what is said before the program opens it
+            "RunAtLoad": True,
+            "KeepAlive": {"SuccessfulExit": False},
+            "ProcessType": "Interactive",  # others get less of the processor and the disk
+        }
+        return plistlib.dumps(described).decode()
+
+    return Manager(("launchctl",), path, describe, {
         "install": ((_MAY_FAIL, "bootout", agent), (_MAY_WAIT, "bootstrap", domain, str(path))),
         "start": ((_MAY_FAIL, "bootstrap", domain, str(path)), ("", "kickstart", agent)),
         "stop": (("", "bootout", agent),),
@@ -128,22 +150,28 @@ def _launchd(words: Sequence[str], kept: Mapping[str, str], log: Path) -> Manage
     })  # fmt: skip
 
 
-def _systemd(words: Sequence[str], kept: Mapping[str, str]) -> Manager:
+def _systemd(words: Sequence[str]) -> Manager:
     unit = f"{PROGRAM}.service"
-    described = [
-        "[Unit]",
-        "Description=A local model for editors and agents",
-        "[Service]",
-        f"ExecStart={' '.join(_quoted(word).replace('$', '$$') for word in words)}",
-        f"WorkingDirectory={os.getcwd().replace('%', '%%')}",
-        *(f"Environment={_quoted(f'{key}={value}')}" for key, value in kept.items()),
-        "Restart=on-failure",
-        "RestartPreventExitStatus=2",  # a refused request would be refused again
-        "[Install]",
-        "WantedBy=default.target\n",
-    ]
+
+    def describe() -> str:
+        folder, kept = _place(words)
+        return "\n".join(
+            [
+                "[Unit]",
+                "Description=A local model for editors and agents",
+                "[Service]",
+                f"ExecStart={' '.join(_quoted(word).replace('$', '$$') for word in words)}",
+                f"WorkingDirectory={folder.replace('%', '%%')}",
+                *(f"Environment={_quoted(f'{key}={value}')}" for key, value in kept.items()),
+                "Restart=on-failure",
+                "RestartPreventExitStatus=2",  # what was refused once will be refused again
+                "[Install]",
+                "WantedBy=default.target\n",
+            ]
+        )
+
     path = user_config_path("systemd") / "user" / unit
-    return Manager(("systemctl", "--user"), path, "\n".join(described), {
+    return Manager(("systemctl", "--user"), path, describe, {
         "install": (("", "daemon-reload"), ("", "enable", unit), ("", "restart", unit)),
         "start": (("", "start", unit),),
         "stop": (("", "stop", unit),),

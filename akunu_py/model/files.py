@@ -56,9 +56,9 @@ def find_model(name: str, *, weights: bool = True) -> Path:
     if name == BUNDLED_MODEL:
         return bundled_model()
     folder = Path(os.path.expanduser(name))
-    if folder.is_dir():
+    if os.path.isdir(folder):  # unlike `Path`, it takes names that are too long
         return _checked(folder)
-    if folder.exists():
+    if os.path.exists(folder):
         raise ModelLoadError(f"{name} is a file; a model is a folder with a config.json.")
     if is_hub_name(name):
         here = cached_model(name)

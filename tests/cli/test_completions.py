@@ -61,6 +61,22 @@ def test_a_shell_completes(shell: str, folder: Path, capsys: pytest.CaptureFixtu
         assert done.stderr == ""
 
 
+def test_bash_runs_nothing_that_a_name_spells(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["completions", "bash"])
+    (folder / "completions").write_text(capsys.readouterr().out)
+    name = "a/$(touch harm) it's"
+    (folder / "names").write_text(f"{name}\n")
+    (folder / "bin" / "akunu-py").write_text("#!/bin/sh\ncat names\n")
+    words = ["bash", "akunu-py", "chat", "--model", "a"]
+    done = subprocess.run(
+        ["bash", "-c", BASH, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == (f"{name}\n", "")
+    assert not (folder / "harm").exists()
+
+
 def test_zshs_script_knows_all_options_and_looks_models_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -136,10 +136,35 @@ def test_the_log_is_shown_with_the_one_before(
     log = Path(unit.split('"--log-file" "')[1].split('"')[0])
     capsys.readouterr()
     assert main(["service", "logs"]) == 0
+    assert "There is no log yet" in capsys.readouterr().err
     log.write_text("late\x1b[2J\n")
     log.with_name("serve.log.1").write_text("early\n")
     assert main(["service", "logs"]) == 0
     assert capsys.readouterr().out == "early\nlate␛[2J\n"
+
+
+@pytest.mark.parametrize("program", ["systemctl", "launchctl"])
+def test_what_the_file_cannot_hold_is_refused_but_can_be_uninstalled(
+    program: str,
+    system: Callable[[str], System],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = system(program)
+    assert main(["service", "install", "--", "--model", "a\rb"]) == 2
+    assert "control characters in an option" in capsys.readouterr().err
+    assert not list(made.home.rglob("akunu-py*"))
+    assert main(["service", "install", "--", "--chat-template", "{{ a }}\n\t"]) == 0
+    file = made.file("akunu-py.*")
+    file.chmod(0o644)
+    assert main(["service", "install"]) == 0
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    (odd := tmp_path / "a\nExecStart=b").mkdir()
+    monkeypatch.chdir(odd)
+    assert main(["service", "install"]) == 2
+    assert "control characters in this folder's name" in capsys.readouterr().err
+    assert main(["service", "uninstall"]) == 0
 
 
 @pytest.mark.parametrize(
