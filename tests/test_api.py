@@ -99,7 +99,10 @@ def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> Non
         (lambda engine: engine.generate_batch("abc"), "in a list"),
         (lambda engine: engine.generate_batch(None), "in a list"),
         (lambda engine: engine.generate_batch({"role": "user", "content": "a"}), "in a list"),
-        (lambda engine: engine.generate_batch([PROMPT], parallel="2"), "parallel='2'"),
+        (
+            lambda engine: engine.generate_batch([PROMPT], parallel="2"),
+            "`parallel` must be 1 or more",
+        ),
         (lambda engine: engine.generate("\udcff"), "not valid UTF-8"),
         (lambda engine: engine.generate(PROMPT, {"seed": 1}, max_tokens=1), "not dict"),
         (lambda engine: engine.generate(PROMPT, 0), "not int"),

@@ -392,6 +392,6 @@ def test_a_batch_of_none_and_a_wrong_prompt(engine: Engine) -> None:
     assert engine.generate_batch([]) == []
     with pytest.raises(InvalidRequestError):
         engine.generate_batch(["a", ""])
-    with pytest.raises(InvalidRequestError, match="parallel=0"):
+    with pytest.raises(InvalidRequestError, match="`parallel` must be 1 or more"):
         engine.generate_batch(["a"], parallel=0)
     assert engine.generate("a", Options(2)).token_ids

@@ -426,8 +426,8 @@ def test_caches_and_then_idle_models_go_before_the_machine_swaps(
         assert complete(server, "talker").status_code == 200
         assert all(any(slot.nbytes for slot in one.engine.slots) for one in pool.services)
         short.set()
-        server.log.wait_for("memory is short: the caches of earlier requests are emptied")
-        server.log.wait_for("memory is short: somebody/talker is unloaded")
+        server.log.wait_for("memory is short: emptying the caches of earlier requests")
+        server.log.wait_for("memory is short: unloading somebody/talker")
         wait_until(lambda: len(pool.seats) == 1)
         assert not any(slot.nbytes for slot in server.service.engine.slots)
         assert complete(server, "large-coder").status_code == 200, "it is to stay, and does"

@@ -176,5 +176,5 @@ def test_many_choices_can_be_followed(shared_engine: Engine) -> None:
 
 def test_a_rule_that_begins_with_itself_is_told_plainly(shared_engine: Engine) -> None:
     options = Options(grammar=Grammar("lark", 'start: start "a"'))
-    with pytest.raises(UnreadableRequestError, match="followed: no text matches it"):
+    with pytest.raises(UnreadableRequestError, match="cannot be used: no text matches it"):
         shared_engine.compile(options)
