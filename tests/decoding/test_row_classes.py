@@ -145,7 +145,7 @@ def test_a_class_is_kept_with_the_costs() -> None:
     for wrong in ({"smallest": 0}, {"levels": [[5, 1]]}, {"end": -1}, {"levels": 3}):
         data = curve.as_json()
         data["row_class"] |= wrong
-        with pytest.raises(ValueError, match="no class|not a cost curve"):
+        with pytest.raises(ValueError, match=r"no class|not a cost curve"):
             CostCurve.from_json(data)
 
 
