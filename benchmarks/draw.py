@@ -184,6 +184,7 @@ def draw_page(model: str) -> None:
         _say(tab, "Make this function async: def fetch(url): return get(url)")
         _wait_until_measured(server.url)
         tab.run("document.getElementById('new').click()")
+        tab.wait_for("!document.querySelector('article')")
         _say(tab, f"{RENAME} in:\n```python\n{(DOCS / FILE).read_text(encoding='utf-8')}```")
         for click, name, width, dark in (
             ("log", "page", WIDTH, False),
