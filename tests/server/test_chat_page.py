@@ -45,11 +45,16 @@ def test_a_page_may_run_its_own_scripts_alone(live: LiveServer, path: str) -> No
 
 @pytest.fixture
 def clean(tab: Tab) -> Iterator[Tab]:
-    """The tab, without what earlier tests left in the browser."""
+    """The tab, without what earlier tests left in the browser; it is cleared once the page has been
+    left, which could write what it knows again."""
     tab.complaints.clear()
     tab.show_in(width=1100, dark=False)
     yield tab
-    tab.send("Storage.clearDataForOrigin", origin=tab.run("origin"), storageTypes="all")
+    origin = tab.run("origin")
+    tab.run("localStorage.clear()")
+    tab.open("about:blank")
+    tab.wait_for("location.href === 'about:blank'")
+    tab.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
 
 
 def open_chat(tab: Tab, server: LiveServer) -> None:
