@@ -37,9 +37,10 @@ $(TRAIN_VENV)/.ready: $(TRAIN_REQUIREMENTS) models/training/requirements.txt
 chat: $(VENV)/.ready ## a conversation with the bundled model, or MODEL=folder-or-hub-name
 	@$(BIN)/python -m akunu_py chat $(if $(MODEL),--model $(MODEL))
 
-# A process for each core; ARGS="-n 0" runs all in one.
+# A process for each core; ARGS="-n 0" runs all in one. Byte code is kept even where the environment
+# says otherwise: dozens of processes would compile everything again.
 test: $(VENV)/.dev ## the test suite
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 # The parts that depend on the device, again: the package believes in an Apple chip. See
 # tests/metal.py.
