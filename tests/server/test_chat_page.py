@@ -49,8 +49,11 @@ def clean(tab: Tab) -> Iterator[Tab]:
     tab.complaints.clear()
     tab.show_in(width=1100, dark=False)
     yield tab
-    tab.run("localStorage.clear()")  # what the browser has not noted down yet would come after
-    tab.send("Storage.clearDataForOrigin", origin=tab.run("origin"), storageTypes="all")
+    origin = tab.run("origin")
+    tab.run("localStorage.clear()")
+    tab.open("about:blank")  # the page could write what it knows again
+    tab.wait_for("location.href === 'about:blank'")
+    tab.send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
 
 
 def open_chat(tab: Tab, server: LiveServer, address: str = "") -> None:
