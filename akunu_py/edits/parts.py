@@ -97,8 +97,8 @@ def function_part(name: str, text: str, wanted: str) -> Part:
         known = list(definitions(_parse_lines(text)))
     except NO_PYTHON:
         raise InvalidRequestError(
-            f"A `function` is found in valid Python without carriage returns only, which "
-            f"{name} is not; name its `lines`."
+            "`function` works only in valid Python without carriage returns, which "
+            f"{name} is not; give its `lines`."
         ) from None
     if not known:
         raise InvalidRequestError(f"{name} has no functions or classes.")
@@ -147,13 +147,13 @@ def windows(text: str, whole: Part, instruction: str, fits: Callable[[Part], boo
             line = text.count("\n", 0, one.start) + 1
             raise EditError(
                 "The model's context is too short even for the function or section from line "
-                f"{line} on; name fewer `lines`."
+                f"{line} on; give fewer `lines`."
             )
         found.append(one)
     if not found:
         raise EditError(
-            "The text is too long for the model's context, and the instruction has no word of it; "
-            "name a `function` or `lines`."
+            "The text is too long for the model's context, and the instruction names no word of "
+            "it; give a `function` or `lines`."
         )
     return found
 

@@ -151,7 +151,7 @@ def read_answer(answer: str, text: str) -> str:
         said = said if len(said) <= _MOST_QUOTED else f"{said[:_MOST_QUOTED]} ..."
         raise EditError(f"The model answered without an edit: {said}")
     if found := [it for it in _FOREIGN if it in new and it not in text]:
-        raise EditError(f"The answer adds the character {found[0]!r}, which the text has not.")
+        raise EditError(f"The answer adds the character {found[0]!r}, which is not in the text.")
     return new
 
 
@@ -206,7 +206,7 @@ def _changed(text: str, changes: Iterable[Change]) -> str:
     has_elisions = any(_ELIDED.fullmatch(line) for line in lines)
     changes = [change for change in changes if change.search != change.replace]
     if not changes:
-        raise EditError("The answer has no change in it.")
+        raise EditError("The answer contains no change.")
     for change in changes:
         near = change.near and change.near + len(lines) - size
         after = 0
@@ -230,7 +230,7 @@ def _whole(answer: str, text: str) -> str:
     if any(line.strip() in own for it in around for line in it.split("\n")):
         raise EditError("The answer has lines of the text outside of its code block.")
     if _BEGUN.match(inside) and not _BEGUN.match(text):
-        raise EditError("The text has marks of search/replace blocks; ask for the `whole` of it.")
+        raise EditError("The text has marks of search/replace blocks; use the format `whole`.")
     if not inside.strip():
         raise EditError("The code block of the answer is empty.")
     return inside.strip("\n")
@@ -290,7 +290,7 @@ def _block(answer: str, marks: Sequence[re.Match[str]], own: Sequence[str] = ())
         if depth < 0:
             break
     if depth:
-        raise EditError("The answer has several code blocks, or marks in one that may end it.")
+        raise EditError("The answer has several code blocks, or one with marks that may end it.")
     block = answer[opened.end() + 1 : inside[-1].start()]
     indent = _margin(opened[0])  # as a block in a list has
     return re.sub(rf"^ {{1,{indent}}}", "", block, flags=re.MULTILINE) if indent else block
@@ -304,7 +304,7 @@ def _halves(lines: Sequence[str]) -> Change:
     """The change of a search/replace block, between its halves."""
     places = [at for at, line in enumerate(lines) if _MIDDLE.fullmatch(line)]
     if len(places) != 1:
-        raise EditError("It is not clear where a search/replace block has its middle.")
+        raise EditError("It is not clear where the middle of a search/replace block is.")
     return Change(tuple(lines[: places[0]]), tuple(lines[places[0] + 1 :]))
 
 

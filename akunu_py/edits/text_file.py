@@ -90,7 +90,7 @@ class TextFile:
         except UnicodeEncodeError as error:
             lacking = error.object[error.start]
             raise EditError(
-                f"The answer has {lacking!r}, which {self.name} cannot hold: it is in "
+                f"The answer has {lacking!r}, which {self.name} cannot contain: its encoding is "
                 f"{self.encoding.upper()}."
             ) from None
 

@@ -160,9 +160,9 @@ class CallGrammar:
         properties |= {name: others for name in required if name not in properties}
         _refuse_unread(schema, *_OF_ALL, *_OF_OBJECTS)
         if schema.get("minProperties", 0) > len(required):
-            raise InvalidRequestError("minProperties is not served in this model's calls.")
+            raise InvalidRequestError("minProperties is not supported in this model's calls.")
         if schema.get("maxProperties", len(properties)) < len(properties):
-            raise InvalidRequestError("maxProperties is not served in this model's calls.")
+            raise InvalidRequestError("maxProperties is not supported in this model's calls.")
         layout = self._layout
         first = rest = ""
         for key, value in reversed(properties.items()):
@@ -197,7 +197,7 @@ class CallGrammar:
         what comes after it."""
         self._parts += 1
         if self._parts > _MAX_PARTS:
-            raise InvalidRequestError("The schema of a tool says too much through its references.")
+            raise InvalidRequestError("The references in a tool's schema expand to too much.")
         if depth > _MAX_DEPTH:
             raise InvalidRequestError("The schema of a tool is nested too deeply.")
         schema = resolved(schema, root)
@@ -332,7 +332,7 @@ def _is_one(value: Any, kinds: tuple[type, ...]) -> bool:
 def _refuse_unread(schema: Mapping[str, Any], *names: str, but: str = "") -> None:
     unread = [name for name in names if name != but and schema.get(name) not in (None, False, [])]
     if unread:
-        raise InvalidRequestError(f"{unread[0]} is not served in this model's calls.")
+        raise InvalidRequestError(f"{unread[0]} is not supported in this model's calls.")
 
 
 def _may_be_empty(schema: Mapping[str, Any]) -> bool:

@@ -154,7 +154,7 @@ class TrialProcess:
         if key in self._known:
             return self._known[key]
         if self.waiting >= _MOST_WAITING:
-            raise QueueFullError("Too many new grammars wait to be tried; try again shortly.")
+            raise QueueFullError("Too many new grammars are waiting; try again shortly.")
         self.waiting += 1
         try:
             with self.lock:
@@ -223,7 +223,7 @@ class TrialProcess:
 
 def _check_client(left: Event | None) -> None:
     if left is not None and left.is_set():
-        raise QueueFullError("The client has left.")
+        raise QueueFullError("The client disconnected.")
 
 
 @cache

@@ -62,7 +62,7 @@ def test_functions_by_name() -> None:
         function_part("a.py", "x = 1", "f")
     with pytest.raises(InvalidRequestError, match="no function no; it has area, Box, "):
         function_part("a.py", TEXT, "no")
-    with pytest.raises(InvalidRequestError, match=r"which a\.js is not; name its `lines`"):
+    with pytest.raises(InvalidRequestError, match=r"which a\.js is not; give its `lines`"):
         function_part("a.js", "function f() {}", "f")
     with pytest.raises(InvalidRequestError, match="Python without carriage returns"):
         function_part("a.py", f"x = 1\r{TEXT}", "last")
@@ -130,7 +130,7 @@ def test_sections_of_prose_begin_at_headings() -> None:
 
 def test_an_instruction_about_nothing_and_a_part_that_is_too_long() -> None:
     whole = Part.of(TEXT, 0, len(TEXT))
-    with pytest.raises(EditError, match="has no word of it; name a `function` or `lines`"):
+    with pytest.raises(EditError, match="names no word of it; give a `function` or `lines`"):
         windows(TEXT, whole, "Do better", shorter_than(130))
     with pytest.raises(EditError, match="function or section from line 22 on"):
         windows(TEXT, whole, "Rename `last`", shorter_than(10))
