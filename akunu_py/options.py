@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import (
+from akunu_py.option_field import OneOf, Range, check_options, documented, option
+from akunu_py.option_words import (
     PLANNED,
-    OneOf,
-    Range,
     UnreadableWordError,
     byte_count,
     chat_template,
-    check_options,
-    documented,
     draft_tokens,
     file_text,
     json_object,
     on_or_off,
-    option,
     token_bias,
     token_limit,
 )

@@ -18,6 +18,7 @@ PACKAGE = Path(akunu_py.__file__).parent
 # From the bottom up; a part imports only parts of lower rows.
 LAYERS = (
     ("errors", "package", "tokens"),
+    ("option_words",),
     ("option_field",),
     ("options",),
     ("machine", "text"),
@@ -59,6 +60,7 @@ WITHOUT_MLX = (
     "sampling/random.py",
     "sampling/logprobs.py",
     "option_field.py",
+    "option_words.py",
     "options.py",
     "round.py",
     "events.py",

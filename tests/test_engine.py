@@ -1,5 +1,7 @@
 """The engine as a caller sees it, on a tiny random model."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from mlx_lm.sample_utils import make_logits_processors
 
 import akunu_py
 from akunu_py.engine import Engine
-from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.errors import ContextOverflowError, InvalidRequestError, RankError
 from akunu_py.machine.backend import Backend, ModelShape
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import MEASURED
@@ -369,3 +371,24 @@ class TestSeveralCaches:
         assert [(slot.id, slot.tokens) for slot in engine.slots] == [(7, 40)]
         with pytest.raises(InvalidRequestError, match="from 0 to 15, not 16"):
             Options(slot=16)
+
+
+def test_an_error_of_a_forward_pass_goes_through_the_guard_of_its_model(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several machines, the guard tells from it that one is lost."""
+
+    @contextmanager
+    def guard() -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankError("A rank is lost.") from error
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("[ring] closed")
+
+    monkeypatch.setattr(engine.model, "guard", guard)
+    monkeypatch.setattr(engine.model, "forward", fail)
+    with pytest.raises(RankError, match="A rank is lost"):
+        engine.generate(PROMPT, max_tokens=3)

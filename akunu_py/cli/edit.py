@@ -20,7 +20,7 @@ from akunu_py.edits.edit import Edit, Question, Wanted, edit_of, request_for
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.text_file import TextFile, check_output
 from akunu_py.errors import BackendError, EditError, InvalidRequestError
-from akunu_py.option_field import file_path
+from akunu_py.option_words import file_path
 from akunu_py.stats import Stats
 
 if TYPE_CHECKING:

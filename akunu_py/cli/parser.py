@@ -32,14 +32,8 @@ from akunu_py.cli.settings import (
     SpeedupSettings,
 )
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import (
-    Option,
-    Part,
-    UnreadableWordError,
-    did_you_mean,
-    options_in,
-    parts_in,
-)
+from akunu_py.option_field import Option, Part, did_you_mean, options_in, parts_in
+from akunu_py.option_words import UnreadableWordError
 from akunu_py.options import SPECULATION
 from akunu_py.package import __version__
 

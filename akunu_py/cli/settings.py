@@ -10,16 +10,8 @@ from typing import Final
 from akunu_py.edits.reading import FORMATS
 from akunu_py.edits.text_file import BACKUP
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import (
-    PLANNED,
-    Range,
-    borrowed,
-    check_options,
-    draft_tokens,
-    option,
-    part,
-    whole_number,
-)
+from akunu_py.option_field import Range, borrowed, check_options, option, part
+from akunu_py.option_words import PLANNED, draft_tokens, whole_number
 from akunu_py.options import (
     BUNDLED_MODEL,
     DEFAULT_XTC_THRESHOLD,

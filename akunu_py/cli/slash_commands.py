@@ -27,14 +27,8 @@ from akunu_py.edits.parts import Part
 from akunu_py.edits.reading import WHOLE, question
 from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import EditError, InvalidRequestError
-from akunu_py.option_field import (
-    Option,
-    UnreadableWordError,
-    did_you_mean,
-    file_path,
-    on_or_off,
-    options_in,
-)
+from akunu_py.option_field import Option, did_you_mean, options_in
+from akunu_py.option_words import UnreadableWordError, file_path, on_or_off
 from akunu_py.options import Options, Sampling
 from akunu_py.stats import Stats
 

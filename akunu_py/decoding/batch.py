@@ -148,7 +148,7 @@ class Batch:
             if one not in outcomes:
                 one.takes_turns = len(members) > 1
                 one.session.may_guess = True
-                outcomes[one] = _outcome(one.advance)
+                outcomes[one] = self._outcome(one.advance)
         self._handed_over = perf_counter()
         return [outcomes[one] for one in members]
 
@@ -162,7 +162,7 @@ class Batch:
         self._submit(wanting)
         if self._steps_ahead(members, pipelined=not wanting):
             self._submit(members, ahead=True)
-        outcomes = {one: _outcome(one.read) for one in members}
+        outcomes = {one: self._outcome(one.read) for one in members}
         if len(wanting) == 1:  # its forward pass was read among these
             self._clock.skip()
         self._submit([one for one in members if one.wants_forward], guessed=chains)
@@ -192,6 +192,13 @@ class Batch:
                 groups.append([])
             groups[-1].append(one)
         return [group for group in groups if len(group) > 1]
+
+    def _outcome(self, step: Callable[[], Round]) -> Round | Exception:
+        try:
+            with self._model.guard():  # which tells a lost rank from other errors
+                return step()
+        except Exception as error:
+            return error
 
     def _pads(self, members: Sequence[Member]) -> bool:
         """Whether a forward pass costs as much as if all had the longest draft: padded models
@@ -351,10 +358,3 @@ class Batch:
         self._observed, self._unobserved = shape, 0
         if (costs := self._costs(forward.sequences)) is not None:
             costs.observe(forward.rows, seconds - forward.guessing_s, forward.context)
-
-
-def _outcome(step: Callable[[], Round]) -> Round | Exception:
-    try:
-        return step()
-    except Exception as error:
-        return error

@@ -25,8 +25,9 @@ from akunu_py.server.conversation import (
     some_messages,
 )
 from akunu_py.server.conversation import count_tokens as count
-from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.errors import ApiError
+from akunu_py.server.grammars import read_format
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, named_sse, new_id
 from akunu_py.stats import Stats

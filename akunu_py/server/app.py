@@ -29,8 +29,8 @@ from akunu_py.server import (
     responses,
 )
 from akunu_py.server.body import Body, read_keep_alive
-from akunu_py.server.dialect import GRAMMAR_FIELDS
 from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
+from akunu_py.server.grammars import GRAMMAR_FIELDS
 from akunu_py.server.middleware import (
     BODY,
     MODEL,

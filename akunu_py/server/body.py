@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
-from akunu_py.option_field import UnreadableWordError, duration
+from akunu_py.option_words import UnreadableWordError, duration
 from akunu_py.server.errors import BodyError
 
 D = TypeVar("D")

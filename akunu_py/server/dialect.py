@@ -5,15 +5,13 @@ server have for it. With `samplers`, only the filters that it lists apply; if `t
 listed, tokens are sampled at a temperature of 1.
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from akunu_py.errors import UnreadableRequestError
 from akunu_py.memory.projects import Memory
 from akunu_py.option_field import options_in
 from akunu_py.options import (
@@ -26,12 +24,10 @@ from akunu_py.options import (
     Sampling,
 )
 from akunu_py.server.body import Body
-from akunu_py.server.errors import ApiError, BodyError
+from akunu_py.server.errors import ApiError
+from akunu_py.server.grammars import read_grammar
 from akunu_py.server.service import Job, Service
-from akunu_py.text.gbnf import tokens_in
-from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_in
 from akunu_py.text.tokenizer import Tokenizer
-from akunu_py.text.trial import gbnf_to_lark
 
 N = TypeVar("N", int, float)
 
@@ -91,20 +87,6 @@ _MAX_PARTS: Final = 1024
 """The most texts in a prompt that mixes texts and ids: each is encoded on its own."""
 _MIN_TOP_P: Final = 1e-6
 _MAX_RECENT: Final = 4096
-_MAX_GRAMMAR_LENGTH: Final = 1 << 16
-_MAX_EXPRESSION_LENGTH: Final = 1 << 12
-_MAX_SCHEMA_LENGTH: Final = 1 << 20
-GRAMMAR_FIELDS: Final = (
-    "json_schema", "guided_json", "regex", "guided_regex", "grammar", "guided_grammar",
-    "guided_choice", "structured_outputs", "response_format", "format", "output_format",
-    "output_config", "text", "tools",
-)  # fmt: skip
-"""The fields of all APIs that may have a grammar: they take long to read."""
-_GRAMMARS: Final = (
-    ("json_schema", "guided_json"), ("regex", "guided_regex"), ("grammar", "guided_grammar"),
-    ("guided_choice",),
-)  # fmt: skip
-_NESTED_GRAMMARS: Final = (("json",), ("regex",), ("grammar",), ("choice",))
 _UNSERVED: Final[Mapping[str, tuple[Any, ...]]] = {
     "mirostat": (0,), "dry_multiplier": (0,), "typical_p": (1,), "typ_p": (1,), "tfs_z": (1,),
     "dynatemp_range": (0,), "top_n_sigma": (0, -1), "adaptive_target": (-1,), "min_tokens": (0,),
@@ -137,7 +119,7 @@ def read_options(
     tokenizer = service.engine.tokenizer
     usual = dialect.max_tokens if defaults.max_tokens is None else defaults.max_tokens
     wanted = body.integer(*dialect.limits, default=usual)
-    constrained = _read_grammar(body, tokenizer)
+    constrained = read_grammar(body, tokenizer)
     if grammar is not None and constrained is not None:
         body.refuse("response_format", "cannot be combined with another grammar")
     return Options(
@@ -154,7 +136,8 @@ def read_options(
         grammar=grammar or constrained,
         priority=body.integer("priority", default=0),  # vLLM's: lower numbers go first
         project=_read_project(whole, service.engine.memory),
-    ).sampled_as(_read_sampling(service, body, dialect))
+        **_read_sampling(service, body, dialect),
+    )
 
 
 def read_prompts(
@@ -221,7 +204,7 @@ def read_samplers(body: Body) -> tuple[str, ...]:
     return tuple(name for name in body.texts("samplers") if name in SAMPLERS)
 
 
-def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
+def _read_sampling(service: Service, body: Body, dialect: Dialect) -> dict[str, Any]:
     for name, neutral in _UNSERVED.items():
         value = body.any(name)
         if value is not None and value not in neutral:
@@ -252,21 +235,21 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> Sampling:
         *_SAMPLING["repetition_context_size"].wire_names, default=dialect.recent, most=_MAX_RECENT
     )
     penalizes = "penalties" in samplers and recent != 0
-    return Sampling(
-        temperature=temperature if "temperature" in samplers else 1.0,
-        top_p=max(top_p, _MIN_TOP_P) if "top_p" in samplers else 1.0,
-        top_k=max(top_k, 0) if "top_k" in samplers else 0,
-        min_p=min_p if "min_p" in samplers else 0.0,
-        xtc_probability=xtc_probability if excludes else 0.0,
-        xtc_threshold=min(xtc_threshold, MAX_XTC_THRESHOLD),
-        infill="infill" in samplers,
-        seed=_read_seed(body, defaults.seed),
-        repetition_penalty=repetition or 1.0 if penalizes else 1.0,
-        repetition_context_size=recent if recent > 0 else _MAX_RECENT,
-        logit_bias=_read_biases(body, service.engine.tokenizer),
-        presence_penalty=penalty("presence_penalty"),
-        frequency_penalty=penalty("frequency_penalty"),
-    )
+    return {
+        "temperature": temperature if "temperature" in samplers else 1.0,
+        "top_p": max(top_p, _MIN_TOP_P) if "top_p" in samplers else 1.0,
+        "top_k": max(top_k, 0) if "top_k" in samplers else 0,
+        "min_p": min_p if "min_p" in samplers else 0.0,
+        "xtc_probability": xtc_probability if excludes else 0.0,
+        "xtc_threshold": min(xtc_threshold, MAX_XTC_THRESHOLD),
+        "infill": "infill" in samplers,
+        "seed": _read_seed(body, defaults.seed),
+        "repetition_penalty": repetition or 1.0 if penalizes else 1.0,
+        "repetition_context_size": recent if recent > 0 else _MAX_RECENT,
+        "logit_bias": _read_biases(body, service.engine.tokenizer),
+        "presence_penalty": penalty("presence_penalty"),
+        "frequency_penalty": penalty("frequency_penalty"),
+    }
 
 
 def _either(given: N | None, usual: N) -> N:
@@ -305,85 +288,6 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
         prediction.refuse("type", "must be content")
     content = prediction.joined("content", joint="")
     return (content,) if content else ()
-
-
-def read_format(body: Body, name: str) -> Grammar | None:
-    """The format of an answer, in OpenAI's three kinds; `json_object` may have a `schema`, as in
-    llama-server."""
-    given = body.object(name)
-    kind = given.text("type", default="text")
-    if kind == "text":
-        return None
-    if kind not in ("json_object", "json_schema"):
-        given.refuse("type", "must be text, json_object or json_schema")
-    if kind == "json_object" and not given.has("schema"):
-        return Grammar.json_object()
-    is_flat = given.has("schema") or name != "response_format"
-    holder = given if is_flat else given.object("json_schema")
-    schema = holder.any("schema")
-    if not isinstance(schema, dict | bool):
-        holder.refuse("schema", "must be a JSON schema")
-    return schema_grammar(schema, strict=holder.flag("strict", default=False))
-
-
-def schema_grammar(schema: Mapping[str, Any] | bool, *, strict: bool = False) -> Grammar:
-    """The grammar of a JSON schema, with the constraints that it leaves out; a `strict` schema with
-    such constraints is refused."""
-    grammar = Grammar.json_schema(schema)
-    if len(grammar.source) > _MAX_SCHEMA_LENGTH:
-        raise BodyError(f"A JSON schema must be shorter than {_MAX_SCHEMA_LENGTH} characters.")
-    try:
-        unmet = unmet_in(f"start: {json_lark(closed(bounded(schema)))}")
-        reason = f"a `strict` schema cannot require {unmet[0]}" if strict and unmet else ""
-    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        reason = one_line(str(error))
-    if reason:
-        raise UnreadableRequestError(f"The JSON schema cannot be used: {reason}.")
-    return replace(grammar, unmet=unmet)
-
-
-def _read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
-    """A grammar that the answer must match: llama-server's `json_schema`; `grammar` in GBNF or
-    llguidance's Lark; `regex`; or vLLM's names for these, and its choice of texts."""
-    found = []
-    nested = body.object("structured_outputs")
-    for holder, kinds in ((body, _GRAMMARS), (nested, _NESTED_GRAMMARS)):
-        schema, regex, grammar, (choice,) = kinds
-        if holder.has(*schema):
-            value = holder.any(*schema)
-            if not isinstance(value, dict | bool):
-                holder.refuse(schema[0], "must be an object, or true or false")
-            found.append(schema_grammar(value))
-        if text := holder.text(*regex, default=""):
-            _check_length(holder, regex[0], text, _MAX_EXPRESSION_LENGTH)
-            found.append(Grammar("regex", text))
-        if text := holder.text(*grammar, default=""):
-            found.append(Grammar("lark", _lark(holder, text, tokenizer)))
-        if choices := holder.texts(choice, most=_MAX_GRAMMAR_LENGTH):
-            if not all(choices):
-                holder.refuse(choice, "must have no empty text")
-            _check_length(holder, choice, "".join(choices))
-            found.append(Grammar("lark", f"start: {' | '.join(map(json.dumps, choices))}"))
-    if nested.flag("json_object", default=False):
-        found.append(Grammar.json_object())
-    if nested.has("structural_tag"):
-        nested.refuse("structural_tag", "is not supported; send `tools`")
-    if len(found) > 1:
-        body.refuse("grammar", "cannot be combined with `json_schema` or `regex`")
-    return found[0] if found else None
-
-
-def _check_length(body: Body, name: str, text: str, most: int = _MAX_GRAMMAR_LENGTH) -> None:
-    if len(text) > most:
-        body.refuse(name, f"is longer than {most} characters")
-
-
-def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:
-    _check_length(body, "grammar", grammar)
-    try:
-        return gbnf_to_lark(grammar, tokens_in(grammar, tokenizer.token_id))
-    except ValueError as error:
-        body.refuse("grammar", f"cannot be read: {error}", quotes=True)
 
 
 def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:

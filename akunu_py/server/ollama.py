@@ -19,9 +19,10 @@ from akunu_py.server.conversation import (
     read_messages,
     read_offered_tools,
 )
-from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options, schema_grammar
+from akunu_py.server.dialect import OLLAMA, read_logprobs, read_options
 from akunu_py.server.embeddings import embed_ollama, embed_one
 from akunu_py.server.errors import ApiError
+from akunu_py.server.grammars import schema_grammar
 from akunu_py.server.models import tagged, timestamp
 from akunu_py.server.pool import Pool
 from akunu_py.server.service import Job, Service, before_gap

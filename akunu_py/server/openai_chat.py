@@ -18,7 +18,8 @@ from akunu_py.server.conversation import (
     read_offered_tools,
     select_tools,
 )
-from akunu_py.server.dialect import OPENAI, read_format, read_logprobs, read_options
+from akunu_py.server.dialect import OPENAI, read_logprobs, read_options
+from akunu_py.server.grammars import read_format
 from akunu_py.server.openai import Choice, respond
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, described_logprobs, finish_word

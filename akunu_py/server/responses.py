@@ -30,8 +30,9 @@ from akunu_py.server.conversation import (
     read_offered_tools,
     select_tools,
 )
-from akunu_py.server.dialect import OPENAI, read_format, read_options
+from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
+from akunu_py.server.grammars import read_format
 from akunu_py.server.pool import Pool
 from akunu_py.server.service import Service
 from akunu_py.server.wire import (

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.option_field import (
+from akunu_py.option_field import Range, borrowed, check_options, option, part
+from akunu_py.option_words import (
     NO_LIMIT,
-    Range,
-    borrowed,
     byte_count,
-    check_options,
     duration,
     name_list,
-    option,
     page_origin,
-    part,
     whole_number,
 )
 from akunu_py.options import DEFAULT_PARALLEL, MAX_PARALLEL, Options, Sampling
