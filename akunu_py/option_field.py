@@ -249,8 +249,8 @@ def did_you_mean(word: str, names: Sequence[str]) -> str:
 
 
 def check_options(options: Any) -> None:
-    """Refuses values of another type, and numbers outside their range, and makes tuples of lists
-    and plain numbers of NumPy's; for `__post_init__`."""
+    """Raises an `InvalidRequestError` for values of the wrong type or out of range. Turns lists
+    into tuples and NumPy's numbers into Python's. For `__post_init__`."""
     hints = _hints_of(options.__class__)
     for name, declared in options_in(options.__class__).items():
         value, within = getattr(options, name), declared.within
@@ -287,7 +287,7 @@ def _is_a(value: Any, hint: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A number as Python's own: NumPy's overflow."""
+    """The value with Python's own numbers; NumPy's may overflow later."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     if isinstance(value, bool) or not isinstance(value, Real):

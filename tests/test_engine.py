@@ -388,7 +388,9 @@ def test_an_error_of_a_forward_pass_goes_through_the_guard_of_its_model(
     def fail(*_: Any) -> Any:
         raise RuntimeError("[ring] closed")
 
+    stream = engine.stream(PROMPT, max_tokens=30)
+    next(stream)
     monkeypatch.setattr(engine.model, "guard", guard)
     monkeypatch.setattr(engine.model, "forward", fail)
     with pytest.raises(RankError, match="A rank is lost"):
-        engine.generate(PROMPT, max_tokens=3)
+        list(stream)

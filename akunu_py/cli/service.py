@@ -35,8 +35,8 @@ _SECONDS_TO_STOP: Final = 25
 
 @dataclass(frozen=True)
 class Manager:
-    """What runs services: the file that describes ours, its text, and the commands of each action,
-    after a mark. One that may fail is not needed always; one that may wait is tried again for a
+    """The system's service manager: the file that describes our service, its text, and the commands
+    of each action. The mark before a command says whether it may fail, or is retried for a
     while."""
 
     program: tuple[str, ...]

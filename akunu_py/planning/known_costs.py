@@ -1,8 +1,7 @@
-"""KnownCosts: what forward passes of a model cost here, which of them compute identical rows, and
-how exact answers are therefore.
+"""KnownCosts: what a model's forward passes cost on this machine, which of them compute identical
+rows, and what that means for exact answers.
 
-All of it is looked up when a request first needs it, and learnt from requests. Measuring is left to
-the caller.
+Costs are looked up when a request first needs them, and learnt from requests. The caller measures.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class KnownCosts:
     Attributes:
         measured: the measured costs; None until they are needed. Any thread may read it.
         block_rows: the rows of all forward passes of an exact answer if there is no row class.
-        most_price: what forward passes that compute identical rows may cost to be looked for:
-            anything, once an exact answer was asked for.
+        most_price: the highest price at which a row class is searched for: `FREE` at first, any
+            price once a request asks for an exact answer.
     """
 
     def __init__(self, find: Callable[[], CostCurve], *, drafts: bool = True) -> None:

@@ -50,8 +50,8 @@ _MIN_LOGPROB: Final = -9999.0
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, which clients use to separate lines of JSON, also splits at these."""
 _EXAMPLES: Final[Mapping[str | None, str]] = {
-    "embedding": "; `akunu_py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
-    "reranking": "; `akunu_py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
+    "embedding": "; `akunu-py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
+    "reranking": "; `akunu-py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
 }
 _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=lambda part: part()
