@@ -30,32 +30,16 @@ class Finish(StrEnum):
 
 @dataclass(slots=True)
 class Round:
-    """One round of decoding: the draft that went into a pass of the target, and its outcome.
+    """One round of decoding: the draft that a pass of the target verified, and its outcome. It is
+    filled in during the round, and cut where the text ends. Of `tokens`, the first `accepted` were
+    drafted; `end_token` is not among them.
 
-    It is filled in during the round, and cut where the text ends.
-
-    Attributes:
-        tokens: the tokens emitted, in order: the accepted drafted ones, then the target's own.
-        draft: what the forward pass verified.
-        accepted: how many of `tokens` were drafted; they come first.
-        context: how many tokens the cache held before the forward pass, as `context` means
-            everywhere in `planning/`; the limit of a prompt and its answer is called
-            `context_limit`.
-        pipelined: whether the forward pass was submitted before the previous round had ended.
-        seconds: from the end of the previous round to the end of this one; None if the interval
-            includes other work.
-        forward_s: seconds the loop spent on building the forward pass and waiting for it.
-        build_s: the part of `forward_s` in which the host built it.
-        draft_s: seconds spent on learning from the round and on the next proposal.
-        replayed: how many tokens of earlier rounds the forward pass computed again, because the
-            cache had been rolled back past them.
-        is_followed: whether the step after the forward pass was submitted before this was read.
-        is_counted: whether another sequence's round counts the forward pass that they shared.
-        grammar_complete: whether the grammar allows nothing to follow.
-        finish: why the text ends with this round; None while it continues.
-        end_token: the end token that finished the text, which is not among `tokens`.
-        logprobs: one per token, if the request asked for them.
-        end_logprob: that of the end token, if there is one and the request asked for it.
+    The cache held `context` tokens before, and the pass computed `replayed` ones again, because it
+    had been rolled back past them. `seconds` from the end of the previous round are None if they
+    include other work; `forward_s` is building the pass (`build_s`) and waiting for it, `draft_s`
+    learning and proposing. `pipelined`: submitted before the previous round ended; `is_followed`:
+    the next step was submitted before this was read; `is_counted`: another sequence's round counts
+    the shared pass; `grammar_complete`: nothing may follow.
     """
 
     tokens: tuple[int, ...] = ()
@@ -104,15 +88,10 @@ class Round:
 
 
 class RoundClock:
-    """Times rounds, from the end of one to the end of the next.
-
-    A round has no time if that would say nothing about the device: if the caller held up the loop
-    for longer than the device needed for the next round, or if the device computed something for
-    another sequence in between.
-
-    Args:
-        forwards: counts the forward passes of all sequences; one more is submitted in each
-            round.
+    """Times rounds, from the end of one to the end of the next. A round has no time if that would
+    say nothing about the device: if the caller held up the loop for longer than the device needed
+    for the next round, or if `forwards`, of all sequences, shows that it computed something for
+    another one.
     """
 
     def __init__(self, forwards: Callable[[], int]) -> None:
@@ -130,11 +109,8 @@ class RoundClock:
         self._last = None
 
     def lap(self, waited_s: float) -> float | None:
-        """Ends a round; returns the seconds since the end of the previous one, or None (see the
-        class).
-
-        Args:
-            waited_s: how many seconds of the round the loop waited for the device.
+        """Ends a round in which the loop waited `waited_s` for the device; returns the seconds
+        since the end of the previous one, or None (see the class).
         """
         now, last = perf_counter(), self._last
         self._last, caller_s = now, self._caller_s

@@ -66,21 +66,9 @@ def _refusing_others(
 
 
 class Runner:
-    """Computes with one model; see `scheduler.SequenceRunner` for its contract.
-
-    Args:
-        model: the target.
-        backend: the machine that the model was loaded for.
-        batch: runs one forward pass for several sequences that decode.
-        prefixes: the caches of sequences.
-        speculation: makes their drafting sessions.
-        costs: those of forward passes; they decide the rows of exact answers.
-        prefill_step_size: prompt tokens per forward pass; None leaves it to the backend.
-
-    Attributes:
-        counters: the work done so far.
-        owner: the thread that may use it.
-        samplers: makes the samplers of sequences.
+    """Computes with one model; see `scheduler.SequenceRunner` for its contract. Only the thread
+    that is its `owner` may use it. `prefill_step_size` is in prompt tokens per forward pass; None
+    leaves it to the backend. `costs` decide the rows of exact answers.
     """
 
     def __init__(
@@ -230,11 +218,8 @@ class Runner:
 
     @_refusing_others
     def close(self, sequence: Sequence) -> None:
-        """Ends a sequence and returns its resources; its cache keeps what it computed.
-
-        Raises:
-            Exception: the error that its drafter raised about the last tokens; the resources are
-                returned all the same.
+        """Ends a sequence and returns its resources; its cache keeps what it computed. An error of
+        its drafter about the last tokens is raised after that.
         """
         forwards, decoding = sequence.forwards, sequence.decoding
         session, slot = sequence.session, sequence.slot

@@ -155,13 +155,9 @@ _SUMMED: Final = tuple(f.name for f in fields(Stats) if f.type in ("int", "float
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Counts of an engine's work since it was loaded; any thread may read them.
-
-    Attributes:
-        requests: how many reached the model, including cancelled ones.
-        prefill_chunks: forward passes over a part of a prompt.
-        prefill_tokens: how many prompt tokens they computed.
-        rounds: rounds of decoding; one over several sequences counts once for each.
+    """Counts of an engine's work since it was loaded, of all requests that reached the model, also
+    cancelled ones; any thread may read them. A chunk is a forward pass over a part of a prompt. A
+    round over several sequences counts once for each.
     """
 
     requests: int = 0

@@ -17,13 +17,9 @@ from akunu_py.cache.states import Recording, Recur, Recurrence
 
 
 class StateRows:
-    """The rows of a forward pass, `counts` of each sequence, and the inputs of recurrent layers.
-
-    A forward pass that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
-
-    Attributes:
-        convolved: the inputs of each convolution, `[sequences, kept + longest, width]`.
-        recurrences: the calls of the recurrences for all sequences.
+    """The rows of a forward pass, `counts` of each sequence, and the inputs of recurrent layers:
+    `convolved` is `[sequences, kept + longest, width]`. A forward pass that `pads` is over
+    `[sequences, longest]` tokens; others are over `[rows, 1]`.
     """
 
     def __init__(self, counts: Sequence[int], *, pads: bool = False) -> None:
@@ -106,14 +102,9 @@ class StateRows:
 class BatchedStates:
     """Takes the place of a recurrent layer's own cache, an `ArraysCache` of mlx-lm.
 
-    Args:
-        parts: the caches of the sequences.
-        before: the states of their last forward pass, which then need not be stacked again.
-
-    Attributes:
-        cache: the entries of all, `[sequences, ..]`; where a sequence has more than one row, those
-            of convolutions are `[rows, ..]`.
-        own: the part of each entry that belongs to each sequence.
+    `cache` has the entries of all, `[sequences, ..]`; where a sequence has more than one row, those
+    of convolutions are `[rows, ..]`. `own` has each sequence's part. States stacked `before`, for
+    the last forward pass, are not stacked again.
     """
 
     lengths = left_padding = None

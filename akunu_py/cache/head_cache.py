@@ -29,12 +29,7 @@ class PairReader(Protocol):
 
 
 class HeadCache(HeadPairs):
-    """The pairs of one sequence.
-
-    Attributes:
-        pairs: the keys and values of those that were read.
-        is_wanted: whether the head may be asked; if not, pairs are dropped.
-    """
+    """The pairs of one sequence; they are dropped unless the head may be asked (`is_wanted`)."""
 
     def __init__(self, head: PairReader, capacity: int) -> None:
         self._head = head

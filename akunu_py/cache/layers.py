@@ -81,10 +81,8 @@ class LayerCache:
         return 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[1, kv_heads, tokens, head_dim]`; returns all keys and values so far.
-
-        Raises:
-            ContextOverflowError: if the tokens do not fit; nothing is written then.
+        """Appends `[1, kv_heads, tokens, head_dim]`; returns all keys and values so far. Raises
+        ContextOverflowError, and writes nothing, if they do not fit.
         """
         self.append(keys, values)
         return self.keys_and_values()

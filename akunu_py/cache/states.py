@@ -41,12 +41,9 @@ _active = local()
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything needed to return a cache to an earlier length.
-
-    Attributes:
-        states: the attributes of each cache that is not a `LayerCache`.
-        windows: the content of each sliding window; None if it was not copied, so that the
-            checkpoint works only while the windows still hold it.
+    """Everything needed to return a cache to an earlier length: the attributes of each cache that
+    is not a `LayerCache`, and the windows' content; None means not copied: usable while the windows
+    hold it.
     """
 
     length: int
@@ -173,13 +170,9 @@ class Recording:
         return outputs, state
 
     def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
-        """The entries of caches after the first `tokens` of the recorded pass's `of` tokens.
-
-        Args:
-            caches: mlx-lm's caches of the recurrent layers, as the forward pass left them.
-
-        Returns:
-            A list for each cache; None if not everything was recorded.
+        """The entries of mlx-lm's recurrent caches after the first `tokens` of the recorded pass's
+        `of`, a list for each cache; None if not everything was recorded. `caches` are as the pass
+        left them.
         """
         convolved = iter(self.convolved)
         found = []

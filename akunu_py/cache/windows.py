@@ -20,16 +20,12 @@ checkpoint."""
 
 
 class WindowLayerCache(LayerCache):
-    """The keys and values of one layer that attends to a sliding window.
+    """The keys and values of one layer that attends to a sliding window, and to the first `keep`
+    tokens (attention sinks, https://arxiv.org/abs/2309.17453).
 
-        The buffers hold the first `keep` tokens and the last ones in order: the window and `SLACK`
-    more, or the window and one forward pass if that is larger. A rollback can always undo a forward
-    pass and at least 64 tokens before it; an earlier length needs a `snapshot`.
-
-    Args:
-        window: how many tokens a position attends to, including itself and the first `keep`.
-        keep: how many first tokens every position attends to (attention sinks, see
-            https://arxiv.org/abs/2309.17453).
+    The buffers hold these and the last ones in order: the window and `SLACK` more, or the window
+    and one forward pass if that is larger. A rollback can always undo a forward pass and at least
+    64 tokens before it; an earlier length needs a `snapshot`.
     """
 
     def __init__(self, capacity: int, window: int, keep: int = 0) -> None:

@@ -56,14 +56,11 @@ class _TimeIsUpError(Exception):
 
 
 class RowClassSearch:
-    """Looks for the row class of a model. If `tick` raises, the comparisons are kept, and the next
-    `find` continues with them.
+    """Looks for the row class of a model. If `tick` raises, the next `find` continues.
 
-    Args:
-        edges: numbers of keys at which attention may change.
-        contexts: lengths to compare besides those on both sides of each edge, the shortest first.
-        rows: how many to compare at a short context; at each other one, a tenth of them.
-        most: the most tokens of a forward pass to compare.
+    Attention may change at `edges`, numbers of keys: both sides are compared, then further
+    `contexts`, the shortest first: `rows` at a short context, a tenth of that elsewhere. `most`:
+    tokens of a pass.
     """
 
     def __init__(

@@ -46,15 +46,9 @@ copies all caches once, and saves operations in each later step."""
 
 
 class Member(Decoding[PendingForward]):
-    """A sequence that may share forward passes with others.
-
-    Args:
-        shares: whether it may.
-        most_rows: the most rows of a pass that it shares, if it is exact; 0 sets no limit.
-        keeps_drafts: whether its drafts are never shortened.
-
-    Attributes:
-        takes_turns: whether its last round shared no forward pass although others had one.
+    """A sequence that may share forward passes with others, if it `shares`; an exact one shares
+    passes of at most `most_rows` (0: no limit). It `takes_turns` if its last round shared none
+    although others had one.
     """
 
     target: ModelTarget
@@ -97,13 +91,8 @@ class Batch:
     """The forward passes of the sequences that decode with one model.
 
     `forwards` counts its passes over more than one sequence, and `rows` their rows. `joins` says
-    whether it joins caches; `benchmarks.batched --without-joins` turns that off.
-
-    Args:
-        model: computes the passes.
-        costs: the costs of the passes, by the number of sequences.
-        may_join: whether there is memory for caches that share buffers; if so, it is freed.
-        rates: the acceptance rates that the sessions of the sequences learn.
+    whether it joins caches; `benchmarks.batched --without-joins` turns that off. `may_join` says
+    whether there is memory for shared buffers, and frees it.
     """
 
     def __init__(

@@ -90,17 +90,13 @@ class Target(Protocol[P]):
 def decode(
     target: Target[P], session: DraftSession, known: int, limits: Limits
 ) -> Generator[Forward, Round, None]:
-    """Decodes one sequence: yields a forward pass and is sent its round, until the text ends.
+    """Decodes one sequence: yields a forward pass and is sent its round, until the text ends. The
+    cache holds everything before `known`, the prompt's last token; the session has begun with the
+    whole.
 
     If the step after a pass was submitted before that pass was read (`Round.is_followed`), the pass
     that is yielded next is that step. The caller may cut a round afterwards. If the text ends with
     an end token, the cache may hold that token and one after it; the caller rolls back.
-
-    Args:
-        target: its cache holds everything before `known` and has room for at least 1 token.
-        session: has begun with the whole prompt, `known` included.
-        known: the last token of the prompt.
-        limits: where to end.
     """
     wanted = limits.max_tokens
     try:
@@ -154,12 +150,9 @@ def _mark_end(outcome: Round, wanted: int, limits: Limits, *, is_full: bool) -> 
 
 
 class Decoding(Generic[P]):
-    """A sequence that decodes: its loop, and the forward passes submitted but not read yet.
-
-    Attributes:
-        forward: the pass that it wants, or submitted last; None when the text has ended.
-        flights: the passes in flight, the oldest first; two if a step was submitted ahead.
-        error: why the next pass could not be submitted; its round raises this.
+    """A sequence that decodes: its loop, and the passes submitted but not read, the oldest first;
+    two if a step was submitted ahead. `forward` is wanted or was submitted last, None at the end of
+    the text; the next round raises an `error` of submitting.
     """
 
     def __init__(

@@ -50,14 +50,8 @@ class SpeculationState:
 
     What is learnt from fill-ins is kept apart from the rest: a short answer in the middle of a file
     ends where a copy of that file would continue. Requests that run at the same time each have a
-    drafter and a planner. These share what they learn about acceptance and costs; the rest goes to
-    a later request.
-
-    Attributes:
-        draft_model: drafts for requests that name it; None if there is none.
-
-    Raises:
-        InvalidRequestError: if the tokenizers of the draft model and the target differ.
+    drafter and a planner, and share only acceptance and costs. Raises InvalidRequestError if the
+    tokenizers of the draft model and the target differ.
     """
 
     def __init__(
@@ -93,10 +87,7 @@ class SpeculationState:
         fills_gap: bool = False,
     ) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
-        Call its `release` when the request ends.
-
-        Raises:
-            InvalidRequestError: if the request names a drafter that does not exist.
+        Call its `release` when the request ends. Raises InvalidRequestError for an unknown drafter.
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()

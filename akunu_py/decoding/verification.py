@@ -58,18 +58,12 @@ def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdic
 def accept_or_resample(
     target: Rows, draft_tokens: Sequence[int], proposal: Rows, uniforms: Uniforms
 ) -> Verdict:
-    """Accepts `d` with probability `min(1, p(d) / q(d))`; replaces the first rejected token.
+    """Accepts `d` with probability `min(1, p(d) / q(d))`; replaces the first rejected token by one
+    from the positive part of `p - q`, or, if all are accepted, draws the bonus token from `p`.
 
-    The replacement is drawn from the positive part of `p - q`. If all draft tokens are accepted,
-    the bonus token is drawn from `p`. Source: Leviathan, Kalman and Matias (2023); Chen et al.
-    (2023).
-
-    Args:
-        target: `p`, of shape `[len(draft_tokens) + 1, vocabulary]`.
-        draft_tokens: the guesses.
-        proposal: `q`, of shape `[len(draft_tokens), vocabulary]`, row `i` being the exact
-            distribution that `draft_tokens[i]` was drawn from.
-        uniforms: the random numbers; they must not have been used to draw the draft.
+    `p` is `target`, `[drafted + 1, vocabulary]`; `q` is `proposal`, `[drafted, vocabulary]`, the
+    exact distributions the draft was drawn from, with other `uniforms`. Source: Leviathan, Kalman
+    and Matias (2023); Chen et al. (2023).
     """
     for index, token in enumerate(draft_tokens):
         to_accept, to_correct = uniforms(index)

@@ -22,10 +22,8 @@ from akunu_py.tokens import Origin
 
 
 class GuessSampler:
-    """Chooses guesses as a request's sampler chooses tokens.
-
-    Attributes:
-        tokens: the prompt and the emitted tokens.
+    """Chooses guesses as a request's sampler chooses tokens. `tokens`: the prompt and the emitted
+    ones.
     """
 
     def __init__(self, sampler: Sampler) -> None:

@@ -55,11 +55,7 @@ class Place(NamedTuple):
 
 
 class Texts(Protocol):
-    """What a tier recalls from.
-
-    Attributes:
-        version: changes when places found earlier may have become invalid.
-    """
+    """What a tier recalls from. A new `version` means that places found earlier may be invalid."""
 
     version: int
 

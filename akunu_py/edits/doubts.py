@@ -35,12 +35,7 @@ _COMMENT: Final = re.compile(r"#|//|--|;|/\*|<!--|%|\.\.\.")
 
 def doubt(name: str, old: str, new: str, instruction: str) -> str | None:
     """Why an edited file is perhaps not what was asked for, in one sentence; None if nothing is
-    wrong with it.
-
-    Args:
-        name: of the file; it tells the language.
-        old, new: all of its text.
-        instruction: what was asked for.
+    wrong with it. The file's name tells the language; `old` and `new` are all of its text.
     """
     if new == old:
         return "The model gave the text back unchanged."

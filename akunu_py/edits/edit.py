@@ -96,25 +96,12 @@ def apply_answer(name: str, old: str, answer: str, instruction: str) -> tuple[st
 
 
 class Edit:
-    """Asks for an edit, reads the answers and judges the result.
+    """Asks for an edit of the text `old`, reads the answers and judges the result in `doubt`. The
+    file's name tells the language. `count` counts messages' tokens with the template; with their
+    answer, they may have `limit`. There is one question, or, for a text longer than that, one per
+    part to rewrite.
 
-    Args:
-        name: of the file; its suffix tells the language.
-        old: its text.
-        wanted: what to do with it.
-        count: how many tokens messages have, with the template around them.
-        limit: how many tokens messages and their answer may have together.
-
-    Attributes:
-        questions: one for each part that is to be rewritten: a single one unless the text is
-            longer than the context.
-        new: the text with the edit, once it is answered; until then the old one.
-        doubt: what is wrong with the edit, in one sentence; None if nothing is.
-        stats: the sums of all answers.
-
-    Raises:
-        InvalidRequestError: if there is nothing to edit.
-        EditError: if it does not fit the context.
+    Raises InvalidRequestError if there is nothing to edit, and EditError if it does not fit.
     """
 
     def __init__(
@@ -154,10 +141,7 @@ class Edit:
 
     def answer(self, ask: Ask, *, as_text: bool = False) -> Iterator[str | None]:
         """Asks all questions; yields a diff, or the new text, as it grows, and None when `ask`
-        does; sets `new`, `doubt` and `stats`.
-
-        Raises:
-            EditError: if an answer is no edit, or was cut.
+        does; sets `new`, `doubt` and `stats`. Raises EditError if an answer is no edit, or was cut.
         """
         changed, at = list[tuple[Part, str]](), 0
         for one in self.questions:

@@ -29,14 +29,10 @@ _PARTS: Final = ("embedding_norm", "hidden_norm", "projection", "norm", "output"
 
 @dataclass(frozen=True, kw_only=True)
 class HeadLayout:
-    """How a family names and joins the parts of a head; the names are regular expressions.
-
-    Attributes:
-        prefix: how the names of its tensors begin; a group in it is the step.
-        layers: what precedes the names of a layer's tensors; a group is its number.
-        hidden_first: whether the projection takes the hidden state before the embedding.
-        passes_normed: whether the next step takes a step's state after the last norm.
-        after_layers: whether the numbers of the steps follow those of the model's layers.
+    """How a family names and joins the parts of a head. Names are regular expressions: a group in
+    `prefix` is the step, one in `layers` a layer's number, which continues the model's if
+    `after_layers`. The projection may take the `hidden_first`, before the embedding;
+    `passes_normed`: the next step takes a step's state after the last norm.
     """
 
     name: str
@@ -104,11 +100,8 @@ LAYOUTS: Final = (
 
 @dataclass(frozen=True)
 class StoredHead:
-    """The tensors of a head's first step, as they are stored.
-
-    Attributes:
-        is_whole: whether it has no other step.
-        settings: the metadata of its file and its own `config.json`.
+    """The stored tensors of a head's first step, the only one if it `is_whole`. `settings` are the
+    metadata of its file and its own `config.json`.
     """
 
     layout: HeadLayout
@@ -124,9 +117,7 @@ def is_head_tensor(name: str, num_layers: int) -> bool:
 
 def find_stored_head(folder: Path, num_layers: int, *, is_model: bool) -> StoredHead | None:
     """The head in the shards or a side file of a model's folder, or in any file of another folder.
-
-    Raises:
-        ModelLoadError: if a file cannot be read, or a head has parts of an unknown layout.
+    Raises ModelLoadError if a file cannot be read, or a head has parts of an unknown layout.
     """
     shards = sorted(folder.glob(WEIGHTS if is_model else "*.safetensors"))
     sides = [path for name in HEAD_FILES if (path := folder / name).is_file()]

@@ -42,16 +42,9 @@ def load_head(
     asked: str | None,
     finish: Callable[[nn.Module], nn.Module],
 ) -> Head | None:
-    """The head of a loaded network; None if there is none.
-
-    Args:
-        folder: the model's.
-        asked: another place of the head: a folder or a hub name.
-        finish: brings a step into the form of the network.
-
-    Raises:
-        ModelLoadError: if it cannot be read, does not fit the network, or is not in the place that
-            was asked for.
+    """The head of a loaded network, in the model's folder or another `asked` place, a folder or hub
+    name; None if there is none. `finish` brings a step into the form of the network. Raises
+    ModelLoadError if it cannot be read, does not fit, or is not in the place that was asked for.
     """
     body, place = Body.of(network), folder
     if body is None:

@@ -47,11 +47,8 @@ class Download:
 
 
 def plan(name: str) -> Download:
-    """Asks the hub for the sizes of a model's files.
-
-    Raises:
-        InvalidRequestError: if it is not a name on the hub.
-        ModelLoadError: if there is no such model, or the hub cannot be reached.
+    """Asks the hub for the sizes of a model's files. Raises InvalidRequestError if it is not a name
+    on the hub, and ModelLoadError if there is no such model, or the hub cannot be reached.
     """
     if not is_hub_name(name):
         raise InvalidRequestError(
@@ -86,11 +83,8 @@ def check_removable(model: LocalModel) -> None:
 
 
 def remove(model: LocalModel) -> int:
-    """Deletes all revisions of a model from the hub's cache; returns the bytes freed.
-
-    Raises:
-        InvalidRequestError: see `check_removable`.
-        AkunuError: if some files could not be deleted.
+    """Deletes all revisions of a model from the hub's cache; returns the bytes freed. Raises
+    InvalidRequestError (see `check_removable`), and AkunuError if some files could not be deleted.
     """
     check_removable(model)
     from huggingface_hub import scan_cache_dir  # noqa: PLC0415  (rarely needed)

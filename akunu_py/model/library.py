@@ -64,10 +64,8 @@ class LocalModel:
 
     @classmethod
     def named(cls, name: str) -> "LocalModel":
-        """The model of `--model NAME`, fetched from the hub if it is not here.
-
-        Raises:
-            ModelLoadError: if there is no such model.
+        """The model of `--model NAME`, fetched from the hub if it is not here; else a
+        ModelLoadError.
         """
         folder = find_model(name)
         if name == BUNDLED_MODEL:

@@ -66,12 +66,10 @@ class LoadedNetwork:
 
 
 def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
-    """Loads a model; options that only an engine needs are ignored.
-
-    Raises:
-        ModelLoadError: if it cannot be found, read or run; the message says why and what to do.
-        InvalidRequestError: if there is no such layout of weights, the template's arguments have a
-            reserved name, or its keys and values cannot be quantized or bounded.
+    """Loads a model; options that only an engine needs are ignored. Raises ModelLoadError if it
+    cannot be found, read or run, with the reason and what to do; InvalidRequestError for an unknown
+    layout of weights, reserved template arguments, or keys and values that cannot be quantized or
+    bounded.
     """
     options = ModelOptions(options) if isinstance(options, str) else options
     loaded = load_network(options, backend)

@@ -76,10 +76,8 @@ class BatchPlanner:
         pipelined: bool,
     ) -> bool | None:
         """Whether a single step of each should be submitted before the forward pass in flight is
-        read; otherwise, `forecasts` would be verified. None if the costs are unknown.
-
-        Args:
-            pipelined: whether the forecasts were made while a step was in flight.
+        read; otherwise, `forecasts`, made while a step was in flight if `pipelined`, would be
+        verified. None if the costs are unknown.
         """
         guessed = {Origin.HEAD, Origin.MODEL}
         if self._table(company) is None:

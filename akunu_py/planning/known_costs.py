@@ -17,17 +17,12 @@ from akunu_py.planning.theory import MAX_BATCH_ROWS, affordable, price_of_blocks
 
 
 class KnownCosts:
-    """The costs that all requests share; each set of them is made when it is first needed.
+    """The costs that all requests share; each set is made when first needed, from what `find`
+    returns, measured or expected. `drafts`: whether there can be any, which could change an answer.
 
-    Args:
-        find: returns the known or expected costs of forward passes.
-        drafts: whether there can be drafts, which could change an answer.
-
-    Attributes:
-        measured: the measured costs; None until they are needed. Any thread may read it.
-        block_rows: the rows of all forward passes of an exact answer if there is no row class.
-        most_price: the highest price at which a row class is searched for: `FREE` at first, any
-            price once a request asks for an exact answer.
+    Any thread may read `measured`. `block_rows` are those of an exact answer's passes without a row
+    class; a class is searched for up to `most_price`: `FREE` at first, any price once a request
+    asks for an exact answer.
     """
 
     def __init__(self, find: Callable[[], CostCurve], *, drafts: bool = True) -> None:

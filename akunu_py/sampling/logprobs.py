@@ -5,11 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LogprobRequest:
-    """What to report about every forward pass.
-
-    Attributes:
-        logprobs: alternatives to report with each token's log-probability; None reports nothing.
-        drawn: whether to report the distribution that tokens are sampled from.
+    """What to report about every forward pass: alternatives to each token (None: nothing), and
+    whether of the distribution that tokens are `drawn` from.
     """
 
     logprobs: int | None = None
@@ -18,17 +15,12 @@ class LogprobRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The log-probability of a token, and the most likely tokens at its position.
+    """The natural log-probability of a token, and ids and those of the most likely ones at its
+    position, the most likely first; the token itself is among them only if it is that likely.
 
     The distribution is the model's own: before bias, penalties, constraints, filters and
     temperature, as with vLLM (`raw_logprobs`) and OpenAI; or, if asked for, the one after these, as
     with llama.cpp's `post_sampling_probs`.
-
-    Attributes:
-        token: an emitted id, or one of a prompt.
-        logprob: the natural logarithm of its probability.
-        alternatives: ids and log-probabilities of the most likely tokens, the most likely first;
-            the token itself is among them only if it is that likely.
     """
 
     token: int

@@ -29,16 +29,9 @@ _TO_CORRECT: Final = 2
 
 
 class Sampler:
-    """Chooses one token for each row of logits, repeatably.
-
-    Args:
-        prompt: the tokens that the penalties count; the last `generated` ones were generated.
-        infill: the filter to apply after the others, or None.
-        never_excluded: ids that XTC keeps.
-        xtc: the filter to use instead of the sampler's own; draft models share the target's.
-
-    Attributes:
-        pipelined: whether a forward pass may begin before the last one is read.
+    """Chooses one token for each row of logits, repeatably. Penalties count the tokens of `prompt`,
+    whose last `generated` were generated; XTC keeps `never_excluded`, and draft models share the
+    target's. If `pipelined`, a forward pass may begin before the last one is read.
     """
 
     def __init__(

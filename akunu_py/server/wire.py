@@ -182,14 +182,11 @@ class Reply(Protocol):
 
 class JobAnswer(Response):
     """Runs jobs when it is sent, and sends what a reply makes of their events: one JSON value, or
-    chunks as the events come.
+    chunks as the events come. A refused prompt raises the error of `Service.encode`.
 
     A stream begins with its first event, or after half a second without one. An error before that
     becomes an error response, a later one a chunk. The jobs are cancelled when sending fails or the
     client disconnects.
-
-    Raises:
-        AkunuError: if a prompt is refused; see `Service.encode`.
     """
 
     def __init__(

@@ -26,12 +26,9 @@ class CallLayout:
 
         key_start KEY key_end VALUE value_end  (separator, and the next)
 
-    Attributes:
-        between: between two calls; None if each call has its own marks.
-        quote: around texts; None if they are written as JSON.
-        nests: whether objects and lists within values are written in the same way.
-        cdata: whether texts that look like XML are put into a CDATA section.
-        id: the id of a call, if the family writes one.
+    `between` is None if each call has its own marks, `quote` if texts are written as JSON. `nests`:
+    objects and lists within values are written in the same way; `cdata`: texts that look like XML
+    are put into a CDATA section; `id`: that of a call, if the family writes one.
     """
 
     start: str = ""

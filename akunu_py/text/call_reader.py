@@ -62,12 +62,8 @@ def kinds_of(tools: Sequence[Any]) -> dict[str, dict[str, ValueKind]]:
 
 class CallReader:
     """Reads the calls after one opening mark, and the closing one, `end`, which is empty if calls
-    reach to the end of the answer.
-
-    Attributes:
-        begun: whether a call has been released.
-        done: whether the closing mark has come.
-        rest: the text that has not been read; after `done`, what follows the mark.
+    reach to the end of the answer. `begun` once a call has been released, `done` once the mark has
+    come; `rest` is the text not read, after `done` that after the mark.
     """
 
     def __init__(self, layout: CallLayout, end: str, kinds: Kinds) -> None:

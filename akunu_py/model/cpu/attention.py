@@ -128,17 +128,12 @@ def _projections_of(layer: nn.Module) -> list[nn.Module]:
 def grouped_attention(
     queries: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array | None
 ) -> mx.array:
-    """Scaled dot-product attention where several query heads share the keys of one head.
+    """Scaled dot-product attention where several query heads share the keys of one head: float32
+    queries `[batch, heads, count, head_dim]`, keys and values `[batch, kv_heads, total, head_dim]`;
+    returns `[batch * count, heads * head_dim]`.
 
-    Args:
-        queries: `[batch, heads, count, head_dim]`, float32.
-        keys: `[batch, kv_heads, total, head_dim]`, and `values` alike.
-        mask: `[count, last]`, or `[batch, 1, 1, count, last]`, added to the scores of the last
-            positions, up to all of them. In a long context, a mask over all positions would take as
-            much memory as a cache.
-
-    Returns:
-        `[batch * count, heads * head_dim]`.
+    The mask, `[count, last]` or `[batch, 1, 1, count, last]`, is added to the scores of the last
+    positions only: one over a long context would take as much memory as a cache.
     """
     batch, heads, count, head_dim = queries.shape
     _, kv_heads, total, _ = keys.shape
