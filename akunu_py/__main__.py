@@ -80,7 +80,7 @@ def _run(invocation: Invocation) -> int:
                 "`mlx.launch`."
             )
         find_backend()
-        from akunu_py.ranks.joining import connect  # noqa: PLC0415  (imports MLX)
+        from akunu_py.ranks.group import connect  # noqa: PLC0415  (imports MLX)
 
         connect()
     if not rank:

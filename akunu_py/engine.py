@@ -28,7 +28,7 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.option_field import with_named
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.prompt import Asked, messages_of
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
@@ -197,19 +197,23 @@ class Engine:
     def stream(
         self, asked: Asked | Sequence, options: Options | None = None, **named: Any
     ) -> Answering:
-        """Answers a prompt round by round; only the last event has a finish reason. A new request
-        ends it; who goes on reading it gets an `InvalidRequestError`.
+        """Answers a prompt round by round; only the last event has a finish reason.
 
-        The prompt is text; the messages of a conversation; ids exactly as the model should see
-        them; a gap with the text around it; or a `Sequence` made from these, with its own options.
-        Single options by name override those in `options`, which are greedy and speculative by
-        default.
+        A new request ends it; who goes on reading it gets an `InvalidRequestError`.
+
+        Args:
+            asked: text; the messages of a conversation; ids exactly as the model should see them; a
+                gap with the text around it; or a `Sequence` made from one of these, which has its
+                own options.
+            options: the options of the request; the default is greedy and speculative.
+            named: single options by name, which override those in `options`.
 
         >>> sum(len(event.tokens) for event in engine.stream("def mean(values):", max_tokens=3))
         3
 
-        Raises InvalidRequestError if the prompt is empty or the options cannot be served, and
-        ContextOverflowError if the prompt does not fit.
+        Raises:
+            InvalidRequestError: if the prompt is empty or the options cannot be served.
+            ContextOverflowError: if the prompt does not fit.
         """
         self.runner.owner.check()
         options = with_named(Options() if options is None else options, named) if named else options
@@ -252,12 +256,19 @@ class Engine:
         parallel: int = DEFAULT_PARALLEL,
         **named: Any,
     ) -> list[Completion]:
-        """Answers several prompts together, `parallel` at a time, each as `generate` would; see
-        `stream` for the errors, and InvalidRequestError if `parallel` is not positive. Options hold
-        for every prompt.
+        """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 
         They share forward passes (exact ones as far as their class allows), unless
         `batch.why_impossible` gives a reason not to.
+
+        Args:
+            asked: the prompts.
+            options: the options of every request.
+            parallel: how many are answered at a time.
+            named: options by their names; a seed is that of each prompt.
+
+        Raises:
+            InvalidRequestError: also if `parallel` is not positive.
         """
         self.runner.owner.check()
         if not isinstance(parallel, int) or parallel < 1:

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from akunu_py.round import Finish, Round
-from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
 from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
+from akunu_py.tokens import PromptLogprobs, TokenLogprob
 
 _SIGNAL_INTERVAL_S: Final = 0.1
 
@@ -76,9 +76,16 @@ class Completion:
     >>> len(answer.token_ids), str(answer.finish_reason)
     (3, 'length')
 
-    `token_ids` are without end tokens. `finish_reason` is CANCELLED until the last event says
-    otherwise, and `stop` the stop string, if that ended the text. Log-probabilities, one per token,
-    of the end token and of the prompt, are there if the request asked for them.
+    Attributes:
+        model: the name of the model.
+        pieces: the text, in the pieces in which it arrived.
+        token_ids: the generated ids, without end tokens.
+        finish_reason: why the text ended; CANCELLED until the last event says otherwise.
+        stats: the request's statistics.
+        logprobs: one per token, if the request asked for them.
+        end_logprob: that of the end token, if there is one and the request asked for it.
+        prompt_logprobs: the prompt's, if the request asked for them.
+        stop: the stop string that the text ended with, if any.
     """
 
     model: str

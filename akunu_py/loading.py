@@ -18,8 +18,7 @@ from akunu_py.option_field import with_named
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
 from akunu_py.package import __version__
 from akunu_py.ranks.group import Ranks, find_ranks
-from akunu_py.ranks.mirror import RankedModel, follow
-from akunu_py.ranks.sharding import sampled_weights, take_share
+from akunu_py.ranks.split_model import RankedModel, follow, sampled_weights, take_share
 
 
 def load(

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Final
 
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.tokens import TokenLogprob
 
 NO_WAIT: Final = 0.02
 """If the host waited for less than this fraction of a pass, the pass was ready long before."""

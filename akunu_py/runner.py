@@ -22,20 +22,19 @@ from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.owner import Owner
+from akunu_py.machine.threads import Owner
 from akunu_py.model.target_model import TargetModel
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.planning.row_class import RowClass
 from akunu_py.prompt import encode_prompt, encode_references
 from akunu_py.prompt_memory import ChunkSize, PromptMemory
 from akunu_py.round import Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
-from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import SamplerFactory
 from akunu_py.sequence import Phase, Sequence
 from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
-from akunu_py.tokens import Origin, common_prefix_length
+from akunu_py.tokens import LogprobRequest, Origin, common_prefix_length
 
 WORTH_WAITING: Final = 16
 """A sequence waits for another one if they share this many tokens or more: computing fewer again

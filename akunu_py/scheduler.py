@@ -9,7 +9,7 @@ from collections import abc
 from itertools import count
 from typing import Final, Protocol
 
-from akunu_py.machine.turns import Rank
+from akunu_py.machine.threads import Rank
 from akunu_py.options import DEFAULT_PARALLEL
 from akunu_py.sequence import Phase, Sequence
 

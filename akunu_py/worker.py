@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
 from akunu_py.machine.device_memory import give_back_memory
-from akunu_py.machine.owner import check_process
-from akunu_py.machine.threads import start
-from akunu_py.machine.turns import Turns
+from akunu_py.machine.threads import Turns, check_process, start
 from akunu_py.options import MAX_PARALLEL, Options
 from akunu_py.round import Finish, Round
 from akunu_py.scheduler import Scheduler

@@ -34,19 +34,17 @@ import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.replay import KnownAnswer, ReplayCase
-from akunu_py.bench.samples import encode_samples
+from akunu_py.bench.workloads import encode_samples
 from akunu_py.calibration.cost_store import published_curves
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.acceptance import AcceptanceRates, priors
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft, Drafter, NoDrafter
 from akunu_py.drafting.chain import Chain, Guess, Guesser, chain_priors
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.evidence import priors
-from akunu_py.drafting.guessing import HeadGuesser
+from akunu_py.drafting.guessing import DraftModel, HeadGuesser
 from akunu_py.engine import Engine
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel

@@ -21,7 +21,7 @@ from akunu_py.machine.backend import Backend, ModelShape, find_backend, is_savin
 from akunu_py.machine.device_memory import free_device_bytes, wire_weights, wired_bytes
 from akunu_py.model.files import weight_bytes
 from akunu_py.options import Sampling
-from akunu_py.sampling.filters import waits_for_nucleus
+from akunu_py.sampling.processors import waits_for_nucleus
 from tests.metal import CHIP, IS_SIMULATED, simulate_metal
 from tests.planning.curves import FLAT
 
@@ -51,7 +51,7 @@ BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "calibration/cost_store.py: expected_curve": lambda machine: expected_curve(
         machine.device, "a chip"
     ),
-    "sampling/filters.py: waits_for_nucleus": lambda _: waits_for_nucleus(
+    "sampling/processors.py: waits_for_nucleus": lambda _: waits_for_nucleus(
         Sampling(temperature=1.0, top_p=0.5), rows=1
     ),
 }

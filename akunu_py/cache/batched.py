@@ -20,8 +20,7 @@ from mlx_lm.models.cache import CacheList, create_attention_mask
 
 from akunu_py.cache.batched_states import BatchedStates, StateRows
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache, check_room
-from akunu_py.cache.windows import WindowLayerCache
+from akunu_py.cache.layers import LayerCache, WindowLayerCache, check_room
 
 _MOST_PADDING: Final = 1.5
 """Caches are joined and attended to together if their number times the longest length is at most

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from akunu_py.cache.layers import CacheGroup, LayerCache, check_room
+from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache, check_room
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.states import (
     Checkpoint,
@@ -26,7 +26,6 @@ from akunu_py.cache.states import (
     parts_of,
     resembles,
 )
-from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.errors import CacheError
 
 MakeLayers = Callable[[int], list[Any]]
@@ -34,7 +33,7 @@ MakeLayers = Callable[[int], list[Any]]
 
 
 class HeadPairs(Protocol):
-    """What a model's head holds of a sequence; see `head_cache.py`."""
+    """What a model's head holds of a sequence; see `model_cache.py`."""
 
     pairs: "KVCache"
     is_wanted: bool

@@ -20,8 +20,8 @@ import numpy as np
 
 from akunu_py.cache.model_cache import Rollback
 from akunu_py.cache.states import arrays_of
+from akunu_py.decoding.batch import why_not_batched
 from akunu_py.machine.device_memory import free_device_bytes
-from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve

@@ -79,8 +79,9 @@ COMMANDS: Final = (
     Command("index", "indexes the text of projects, for --project to draft from",
             IndexSettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
-    Command("completions", "a script that completes commands in a shell", CompletionsSettings),
-    Command("man", "the manual page, for man -l -", ManSettings),
+    Command("completions", "a script that completes commands in a shell", CompletionsSettings,
+            "shell"),
+    Command("man", "the manual page, for man -l -", ManSettings, "shell"),
 )  # fmt: skip
 _NAMES_OF_MLX_LM: Final = {
     "serve --allowed-origins": "did you mean --cors?",

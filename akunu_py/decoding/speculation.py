@@ -9,18 +9,16 @@ from dataclasses import dataclass, field
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.drafting import AUTO_DRAFTER, HEAD_DRAFTER, MODEL_DRAFTER, NETWORKS, make_drafter
-from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.acceptance import AcceptanceRates, priors
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.chain import Chain, Guesser, chain_priors
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.evidence import priors
-from akunu_py.drafting.guessing import DraftModelGuesser, HeadGuesser
+from akunu_py.drafting.guessing import DraftModel, DraftModelGuesser, HeadGuesser
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS, Options
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from akunu_py.sampling.sampler import Sampler
 

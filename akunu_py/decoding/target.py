@@ -1,7 +1,7 @@
 """ModelTarget: the forward passes of one sequence, from submission to the verified round.
 
 Submitting returns at once; reading waits, verifies the draft and returns the round. `sampling/`
-chooses the tokens, and `verification.py` decides how much of a draft is accepted.
+chooses the tokens, and `loop.py` decides how much of a draft is accepted.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
+from akunu_py.decoding.loop import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.row_class import RowClass
 from akunu_py.round import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
-from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.tokens import LogprobRequest
 
 _NO_LOGPROBS: Final = LogprobRequest()
 

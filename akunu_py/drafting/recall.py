@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from akunu_py.drafting.evidence import recall_evidence
+from akunu_py.drafting.acceptance import recall_evidence
 from akunu_py.drafting.occurrences import Occurrences, key_of_four
 from akunu_py.tokens import FIRST_BOUNDARY, agreement
 

@@ -5,7 +5,6 @@ import platform
 import re
 import resource
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Final, Literal, cast
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
 from akunu_py.machine.device_memory import free_memory_bytes
-from akunu_py.machine.owner import check_process
+from akunu_py.machine.threads import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 from akunu_py.package import cache_folder, make_private
 
@@ -271,23 +270,3 @@ def other_load() -> float:
         running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
         return (int(running) - 1) / (os.cpu_count() or 1)
     return os.getloadavg()[0] / (os.cpu_count() or 1)
-
-
-def rest_thread() -> None:
-    """Waits for what this thread computes, and frees its memory."""
-    if "mlx.core" in sys.modules:
-        import mlx.core as mx  # noqa: PLC0415
-
-        with suppress(RuntimeError):  # from a computation whose result was not read
-            mx.synchronize()
-        if (blas := load_blas()) is not None:
-            blas.free_buffers()
-
-
-def release_thread() -> None:
-    """The same for a thread that is about to end; otherwise the process would abort then."""
-    rest_thread()
-    if "mlx.core" in sys.modules:
-        import mlx.core as mx  # noqa: PLC0415
-
-        mx.clear_streams()

@@ -19,7 +19,7 @@ from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, WeightLayout
 from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
-from akunu_py.model.cpu.network import with_fused_layers
+from akunu_py.model.cpu import with_fused_layers
 from akunu_py.model.files import (
     CONTEXT_KEYS,
     WEIGHTS,

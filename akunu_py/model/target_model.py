@@ -18,10 +18,10 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.cache.batched import BatchedCaches
-from akunu_py.cache.head_cache import HeadCache
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import (
     KEPT_TOKENS,
+    HeadCache,
     Rollback,
     make_kv_cache,
     no_rollback_reason,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import Draft
 from akunu_py.drafting.chain import Chain
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS, TIE, expected_tokens, share_rows
 from akunu_py.planning.trials import MIN_SAVING, PROBE_AFTER, PipelineGain
 from akunu_py.tokens import Origin

@@ -11,8 +11,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.sampling.filters import most_likely
-from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
+from akunu_py.sampling.processors import most_likely
+from akunu_py.tokens import LogprobRequest, PromptLogprobs, TokenLogprob
 
 SCORING_STEP: Final = 128
 """Prompt tokens per forward pass: logits over the whole vocabulary take much memory."""

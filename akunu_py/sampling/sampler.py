@@ -18,8 +18,13 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
-from akunu_py.sampling.filters import InfillFilter, XTCFilter, filtered, waits_for_nucleus
-from akunu_py.sampling.penalties import make_penalties
+from akunu_py.sampling.processors import (
+    InfillFilter,
+    XTCFilter,
+    filtered,
+    make_penalties,
+    waits_for_nucleus,
+)
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.text.tokenizer import Tokenizer
 

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.round import Finish
-from akunu_py.sampling.logprobs import TokenLogprob
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     Blocks,
@@ -26,6 +25,7 @@ from akunu_py.server.wire import Endpoint, described_logprobs, finish_word
 from akunu_py.text.answer_parser import Block
 from akunu_py.text.chat import reserved_names
 from akunu_py.text.tokenizer import TokenBytes
+from akunu_py.tokens import TokenLogprob
 
 _MAX_EFFORT_LENGTH: Final = 16
 """The most characters of a `reasoning_effort`; each model has its own words for it."""

@@ -21,9 +21,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import AkunuError, QueueFullError
-from akunu_py.machine.backend import release_thread
 from akunu_py.machine.device_memory import give_back_memory, memory_is_short
-from akunu_py.machine.turns import Turns
+from akunu_py.machine.threads import Turns, release_thread
 from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
 from akunu_py.server.service import SHUTTING_DOWN, Metrics, Service

@@ -14,15 +14,17 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.options import Reasoning
-from akunu_py.text.call_layout import (
+from akunu_py.text.calls import (
     DEEPSEEK_MARKS,
     HARMONY,
     LLAMA3,
     CallLayout,
+    CallReader,
+    ToolCall,
     deepseek_layout,
+    kinds_of,
     layout_of,
 )
-from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
 from akunu_py.text.json_schema import sample_arguments
 
 logger = logging.getLogger(__name__)

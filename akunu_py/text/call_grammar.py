@@ -13,7 +13,7 @@ from typing import Any, Final
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
 from akunu_py.text.answer_parser import AnswerFormat
-from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
+from akunu_py.text.calls import CDATA, MAX_NAME, NUMBER, TYPE
 from akunu_py.text.json_schema import (
     JSON_RULES,
     bounded,

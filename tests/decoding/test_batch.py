@@ -15,17 +15,16 @@ import pytest
 
 from akunu_py.cache.batched import BatchedRows
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.batch import Batch
+from akunu_py.decoding.batch import Batch, why_not_batched
 from akunu_py.decoding.target import PendingForward
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, ModelOptions, Options
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.round import Round
 from tests.architectures import make_model

@@ -11,8 +11,7 @@ import pytest
 import akunu_py
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.guessing import DraftModelGuesser
+from akunu_py.drafting.guessing import DraftModel, DraftModelGuesser
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
