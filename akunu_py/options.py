@@ -5,10 +5,10 @@ refuse a wrong option before it loads any library.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from sys import float_info
 from typing import Any, Final, Literal, Self
 
 from akunu_py.errors import InvalidRequestError
@@ -214,7 +214,7 @@ class Sampling:
     def __post_init__(self) -> None:
         check_options(self)
         for token, bias in self.logit_bias:
-            if token < 0 or not math.isfinite(bias):
+            if token < 0 or not abs(bias) <= float_info.max:
                 raise InvalidRequestError(f"`logit_bias` must be ID=NUMBER, not {token}={bias}.")
 
     @property

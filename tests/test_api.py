@@ -52,6 +52,7 @@ def test_examples_show_what_happens(name: str, bundled: Engine) -> None:
         ({"logit_bias": ((1, "a"),)}, "`logit_bias` must be a tuple of pairs"),
         ({"stop": "\udcff"}, "`stop`: the text is not valid UTF-8"),
         ({"temperature": 10**400}, "`temperature` must be from 0 to 1000"),
+        ({"logit_bias": ((5, 10**400),)}, "`logit_bias` must be ID=NUMBER"),
     ],
 )
 def test_a_wrong_type_is_told_with_its_field(named: dict[str, Any], sentence: str) -> None:

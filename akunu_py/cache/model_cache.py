@@ -8,7 +8,7 @@ the acceptance rate but never changes a text.
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
@@ -82,27 +82,20 @@ def _layer(
     return own
 
 
+ReadPairs = Callable[[mx.array, mx.array, KVCache], mx.array]
+"""A head, as `model/head.py` has it: appends pairs to a cache; returns its state for each."""
+
 _MOST_UNREAD: Final = 256
 """Once this many pairs wait, they are read without being asked for, because their hidden states
 take memory."""
 
 
-class PairReader(Protocol):
-    """A head, as `model/head.py` has it."""
-
-    def make_cache(self, capacity: int) -> KVCache:
-        """An empty cache for `capacity` pairs."""
-
-    def __call__(self, tokens: mx.array, hidden: mx.array, cache: KVCache) -> mx.array:
-        """Appends pairs to the cache; returns the head's state for each."""
-
-
 class HeadCache(HeadPairs):
     """The pairs of one sequence; they are dropped unless the head may be asked (`is_wanted`)."""
 
-    def __init__(self, head: PairReader, capacity: int) -> None:
+    def __init__(self, head: ReadPairs, pairs: KVCache) -> None:
         self._head = head
-        self.pairs = head.make_cache(capacity)
+        self.pairs = pairs
         self.is_wanted = True
         self._hidden: list[mx.array] = []
         self._next: list[int] = []  # the token after each hidden state; of the last, maybe not yet

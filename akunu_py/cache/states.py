@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from inspect import signature
 from threading import local
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Self, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -139,21 +139,10 @@ class Recurrence:
         return self.call(**{**self.arguments, **cut})[1]
 
 
-class Recorder(Protocol):
-    """Calls the functions of recurrent layers, and records their inputs."""
-
-    def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
-        """A convolution."""
-
-    def advance(
-        self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
-    ) -> tuple[mx.array, mx.array]:
-        """A recurrence, with the names of its inputs over the sequence and their sequence axis."""
-
-
 @dataclass
 class Recording:
-    """The inputs of the recurrent layers in one forward pass, in the order of the layers."""
+    """Calls the functions of recurrent layers in one forward pass, and records their inputs, in the
+    order of the layers."""
 
     convolved: list[mx.array] = field(default_factory=list)
     recurrences: list[Recurrence] = field(default_factory=list)
@@ -165,6 +154,7 @@ class Recording:
     def advance(
         self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
     ) -> tuple[mx.array, mx.array]:
+        """A recurrence, with the names of its inputs over the sequence and their sequence axis."""
         outputs, state = call(**arguments)
         self.recurrences.append(Recurrence(call, arguments, tuple(inputs), axis, state))
         return outputs, state
@@ -205,7 +195,7 @@ class Recording:
 
 
 @contextmanager
-def record(recording: Recorder | None) -> Generator[None, None, None]:
+def record(recording: Recording | None) -> Generator[None, None, None]:
     """Records the forward passes that this thread builds in this context; None records nothing."""
     before, _active.recording = getattr(_active, "recording", None), recording
     try:
@@ -243,7 +233,7 @@ class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
         dict.update(self, original)
 
     def __call__(self, x: mx.array) -> mx.array:
-        recorder: Recorder | None = getattr(_active, "recording", None)
+        recorder: Recording | None = getattr(_active, "recording", None)
         call = super().__call__
         return cast(mx.array, call(x) if recorder is None else recorder.convolve(call, x))
 
@@ -253,7 +243,7 @@ def _recorded(call: Recur, inputs: tuple[str, ...], axis: int) -> Recur:
 
     @wraps(call)
     def recorded(*arguments: Any, **named: Any) -> tuple[mx.array, mx.array]:
-        recorder: Recorder | None = getattr(_active, "recording", None)
+        recorder: Recording | None = getattr(_active, "recording", None)
         bound = parameters.bind(*arguments, **named).arguments if recorder else {}
         if recorder is None or bound.get("mask") is not None:
             return call(*arguments, **named)

@@ -26,7 +26,7 @@ from akunu_py.calibration.forward_times import (
 )
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import BackendError
-from akunu_py.machine.backend import Backend, is_saving_power, other_load
+from akunu_py.machine.backend import Backend, other_load
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
@@ -181,7 +181,6 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
         kv_cache=str(model.kv_cache_form),
-        saves_power=is_saving_power(),
     )
 
 

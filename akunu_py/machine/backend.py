@@ -2,9 +2,7 @@
 
 import os
 import platform
-import re
 import resource
-import subprocess
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -253,14 +251,6 @@ def _found() -> tuple[Backend, int]:
     if blas is None:
         return Backend("cpu", chip), os.getpid()
     return Backend("cpu", chip, blas.name, blas.threads), os.getpid()
-
-
-def is_saving_power() -> bool:
-    """Whether a Mac is in Low Power Mode, which makes it slower; elsewhere False."""
-    with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(["pmset", "-g"], check=True, capture_output=True, timeout=2).stdout
-        return re.search(rb"\blowpowermode\s+1\b", told) is not None
-    return False
 
 
 def other_load() -> float:

@@ -213,7 +213,7 @@ class TargetModel:
             self.network, capacity, quantization, self.max_kv_size, self._cache_type
         )
         if self.head is not None:
-            cache.head = HeadCache(self.head, capacity)
+            cache.head = HeadCache(self.head, self.head.make_cache(capacity))
         return cache
 
     def sample_cache(self) -> KVCache:
