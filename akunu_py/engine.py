@@ -240,7 +240,8 @@ class Engine:
         for begin in (self.runner.encode, self.runner.prepare, self._start):
             begin(sequence)
             list(reader.ready())  # raises the error that ended it, if any
-        return Answering(self._events(sequence, reader), Completion(self.model.name))
+        events, completion = self._events(sequence, reader), Completion(self.model.name)
+        return Answering(events, completion, self.runner.owner.check)
 
     def _start(self, sequence: Sequence) -> None:
         if self._active is not None:
@@ -251,7 +252,6 @@ class Engine:
     def _events(self, sequence: Sequence, reader: EventStream) -> Generator[Event, None, None]:
         try:
             while sequence.phase is not Phase.DONE:
-                self.runner.owner.check()
                 self.runner.reserve(sequence, anyway=True)
                 self.runner.advance((sequence,))
                 yield from reader.ready()

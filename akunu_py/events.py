@@ -128,18 +128,29 @@ class Answering:
 
     Read them with `for`, or with `async for`, which lets other tasks run before each round, but not
     while the prompt is computed. As a context manager, it ends the answer at the end of the block.
+    `check` raises where the engine cannot be used; the answer goes on where it can.
     """
 
-    def __init__(self, events: Generator[Event, None, None], completion: Completion) -> None:
+    def __init__(
+        self,
+        events: Generator[Event, None, None],
+        completion: Completion,
+        check: Callable[[], object],
+    ) -> None:
         self.completion = completion
-        self.close = events.close
-        """Ends the answer."""
         self._events = events
+        self._check = check
+
+    def close(self) -> None:
+        """Ends the answer."""
+        self._check()
+        self._events.close()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
+        self._check()
         event = next(self._events)
         self.completion.add(event)
         return event
