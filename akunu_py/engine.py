@@ -234,8 +234,7 @@ class Engine:
             ContextOverflowError: if the prompt does not fit.
         """
         self.runner.owner.check()
-        options = with_named(Options() if options is None else options, named) if named else options
-        sequence = Sequence.of(asked, options)
+        sequence = Sequence.of(asked, _merged(options, named))
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
             begin(sequence)
@@ -269,7 +268,7 @@ class Engine:
     def generate_batch(
         self,
         asked: Iterable[Asked | Sequence],
-        options: Options | None = None,
+        options: Options | list[Options] | tuple[Options, ...] | None = None,
         *,
         parallel: int = DEFAULT_PARALLEL,
         **named: Any,
@@ -281,23 +280,28 @@ class Engine:
 
         Args:
             asked: the prompts.
-            options: the options of every request.
+            options: the options of every request, or a list with those of each.
             parallel: how many are answered at a time.
-            named: options by their names; a seed is that of each prompt.
+            named: options by their names, for every request; a seed is that of each prompt.
 
         Raises:
-            InvalidRequestError: also if `parallel` is not positive.
+            InvalidRequestError: also if `parallel` is not positive, or not every prompt has options.
         """
         self.runner.owner.check()
         if not isinstance(parallel, int) or parallel < 1:
             raise InvalidRequestError(f"`parallel` must be 1 or more, not {parallel!r}.")
         if isinstance(asked, str | Mapping) or not isinstance(asked, Iterable):
             raise InvalidRequestError("Give the prompts of a batch in a list.")
-        options = with_named(Options() if options is None else options, named) if named else options
+        asked = list(asked)
+        each = options if isinstance(options, list | tuple) else [options] * len(asked)
+        if len(each) != len(asked):
+            raise InvalidRequestError(
+                f"Give one `Options` for all {len(asked)} prompts or one for each, not {len(each)}."
+            )
         scheduler = Scheduler(parallel)
         sequences, answers = list[Sequence](), list[tuple[EventStream, Completion]]()
-        for one in asked:
-            sequences.append(Sequence.of(one, options))
+        for one, own in zip(asked, each, strict=True):
+            sequences.append(Sequence.of(one, _merged(own, named)))
             answers.append((EventStream(), Completion(self.model.name)))
             sequences[-1].reader = answers[-1][0]
             scheduler.add(sequences[-1])
@@ -391,3 +395,8 @@ class Engine:
         nothing is left to write. With `closing`, writes everything."""
         self.runner.owner.check()
         return self._prefixes.save(closing=closing)
+
+
+def _merged(options: Options | None, named: Mapping[str, Any]) -> Options | None:
+    """The options of a request; None if there are none, for a sequence that has its own."""
+    return with_named(Options() if options is None else options, named) if named else options

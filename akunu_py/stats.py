@@ -125,7 +125,21 @@ class Stats:
         return self.plain_s / self.decode_s if self.plain_s and self.decode_s else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The `stats` object of `generate --json`."""
+        """The `stats` object of `generate --json`; names that end in `_s` are seconds:
+
+        cached_tokens: tokens of the prompt that were in a cache.
+        target_calls, target_tokens: forward passes of the model, and the tokens in them.
+        drafted, accepted, drafts: draft tokens, those that were accepted, and both by origin.
+        bonus, corrected, plain: tokens of the model itself, after a draft that was accepted
+            completely, in place of a rejected token, and in a pass without a draft.
+        replayed: tokens that were computed again after a rollback.
+        acceptance_rate, tokens_per_call: `accepted` per draft token, and all tokens per pass.
+        setup_s, prefill_s, decode_s: before the prompt was computed, for that, and for the answer.
+        draft_s, forward_s: the parts of `decode_s` for drafts and for forward passes.
+        ttft_s: from the beginning of the prefill to the first token.
+        tokens_per_s: the speed of decoding.
+        accepted_by_position: how often the first token of a draft was accepted, the second, ...
+        """
         return {
             "cached_tokens": self.cached_tokens,
             "target_calls": self.target_forwards,

@@ -1,6 +1,7 @@
 """What a program relies on: the names of the package, their examples, and what they refuse."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from doctest import DocTestFinder, DocTestRunner
 from pathlib import Path
@@ -11,8 +12,15 @@ import pytest
 
 import akunu_py
 from akunu_py.engine import Engine
+from akunu_py.round import Finish
+from akunu_py.stats import Stats
 
 PROMPT = "def mean(values):"
+
+
+def said(*parts: Any) -> dict[str, Any]:
+    """A message in parts, as OpenAI's clients send it."""
+    return {"role": "user", "content": list(parts)}
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +80,13 @@ def test_help_is_true_of_python() -> None:
     assert "remembers: draft from" in str(akunu_py.ModelOptions.__doc__)
 
 
+def test_help_names_each_finish_reason_and_each_figure() -> None:
+    told = str(akunu_py.Completion.__doc__)
+    assert all(f"`{finish}`" in told for finish in Finish)
+    figures = re.findall(r"\w+", str(Stats.as_dict.__doc__))
+    assert set(Stats().as_dict()) <= set(figures)
+
+
 def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> None:
     options = akunu_py.Options(max_tokens=9, temperature=0.9, seed=3)
     named = bundled.generate(PROMPT, max_tokens=9, temperature=0.9, seed=3)
@@ -82,6 +97,11 @@ def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> Non
     )
     together = bundled.generate_batch([PROMPT] * 2, max_tokens=9, temperature=0.9, seed=3)
     assert [one.token_ids for one in together] == [named.token_ids] * 2
+    each = bundled.generate_batch([PROMPT] * 2, [options, akunu_py.Options(max_tokens=3)])
+    assert [len(one.token_ids) for one in each] == [9, 3]
+    assert each[0].token_ids == named.token_ids
+    each = bundled.generate_batch([PROMPT] * 2, [options, akunu_py.Options(seed=4)], max_tokens=2)
+    assert [len(one.token_ids) for one in each] == [2, 2]
     assert akunu_py.load(tiny_model_dir, max_context=64).context_limit == 64
 
 
@@ -103,6 +123,17 @@ def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> Non
             lambda engine: engine.generate_batch([PROMPT], parallel="2"),
             "`parallel` must be 1 or more",
         ),
+        (
+            lambda engine: engine.generate_batch([PROMPT] * 3, [akunu_py.Options()] * 2),
+            "one `Options` for all 3 prompts or one for each, not 2",
+        ),
+        (lambda engine: engine.generate_batch([PROMPT], [{"seed": 1}]), "not dict"),
+        (lambda engine: engine.generate_batch([PROMPT], max_tokens=[1]), "a whole number"),
+        (lambda engine: engine.chat([said({"type": "image_url"})]), "reads nothing else"),
+        (lambda engine: engine.chat([said({"type": "image", "text": "a"})]), "reads nothing else"),
+        (lambda engine: engine.chat([said({"type": "text", "text": None})]), "must be text"),
+        (lambda engine: engine.chat([said("a")]), "must be text"),
+        (lambda engine: engine.chat([{"role": "user", "content": 3}]), "must be text"),
         (lambda engine: engine.generate("\udcff"), "not valid UTF-8"),
         (lambda engine: engine.generate(PROMPT, {"seed": 1}, max_tokens=1), "not dict"),
         (lambda engine: engine.generate(PROMPT, 0), "not int"),
@@ -134,6 +165,12 @@ def test_a_conversation_is_answered_in_the_template(bundled: Engine) -> None:
     assert "def f(n): return n" in answer.text
     assert bundled.chat(messages).text == answer.text
     assert "".join(event.text for event in bundled.stream(messages)) == answer.text
+    parts = [{"type": "text", "text": "Rename `x` to `n` in:"}, {"text": "def f(x): return x"}]
+    joined = bundled.chat("Rename `x` to `n` in:\n\ndef f(x): return x")
+    assert bundled.chat([said(*parts)]).text == joined.text
+    assert bundled.stream([said(*parts)]).completion.finish_reason == "cancelled"
+    empty = [{"role": "assistant", "content": None}, {"role": "assistant", "content": []}]
+    assert "def f(n)" in bundled.chat([*messages, *empty, *messages]).text
     with pytest.raises(akunu_py.AkunuError, match="`role` and a `content`"):
         bundled.chat([{"content": "?"}])
 
