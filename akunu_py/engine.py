@@ -285,7 +285,8 @@ class Engine:
             named: options by their names, for every request; a seed is that of each prompt.
 
         Raises:
-            InvalidRequestError: also if `parallel` is not positive, or not every prompt has options.
+            InvalidRequestError: also if `parallel` is not positive, or a list of options has not as
+                many as there are prompts.
         """
         self.runner.owner.check()
         if not isinstance(parallel, int) or parallel < 1:
