@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
@@ -25,6 +25,7 @@ from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.library import USUAL_TOKENS
 from akunu_py.model.target_model import TargetModel
+from akunu_py.named_options import NamedOptions
 from akunu_py.option_field import with_named
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
@@ -185,7 +186,7 @@ class Engine:
         self.speculation.add_drafter(name, make)
 
     def generate(
-        self, asked: Asked | Sequence, options: Options | None = None, **named: Any
+        self, asked: Asked | Sequence, options: Options | None = None, **named: Unpack[NamedOptions]
     ) -> Completion:
         """Returns the whole answer to a prompt; see `stream` for the arguments and errors.
 
@@ -198,7 +199,10 @@ class Engine:
         return answer.completion
 
     def chat(
-        self, messages: str | Iterable[Message], options: Options | None = None, **named: Any
+        self,
+        messages: str | Iterable[Message],
+        options: Options | None = None,
+        **named: Unpack[NamedOptions],
     ) -> Completion:
         """Answers a conversation, or a single question, with the model's chat template; see
         `stream` for the other arguments and the errors.
@@ -209,11 +213,11 @@ class Engine:
         ```
         """
         asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        given = {"reasoning": self.tokenizer.reasoning} | named
-        return self.generate(messages_of(asked), options, **given)
+        named.setdefault("reasoning", self.tokenizer.reasoning)
+        return self.generate(messages_of(asked), options, **named)
 
     def stream(
-        self, asked: Asked | Sequence, options: Options | None = None, **named: Any
+        self, asked: Asked | Sequence, options: Options | None = None, **named: Unpack[NamedOptions]
     ) -> Answering:
         """Answers a prompt round by round; only the last event has a finish reason.
 
@@ -271,7 +275,7 @@ class Engine:
         options: Options | list[Options] | tuple[Options, ...] | None = None,
         *,
         parallel: int = DEFAULT_PARALLEL,
-        **named: Any,
+        **named: Unpack[NamedOptions],
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 

@@ -108,7 +108,7 @@ def _text_of(content: Any) -> str:
     """The text of a message, whose parts, as OpenAI's clients send them, become paragraphs."""
     if not isinstance(content, list | tuple):
         content = [{"text": "" if content is None else content}]
-    texts = [
+    texts: list[Any] = [
         it.get("text")
         for it in content
         if isinstance(it, Mapping) and it.get("type", "text") == "text"

@@ -1,5 +1,6 @@
 """What a program relies on: the names of the package, their examples, and what they refuse."""
 
+import ast
 import asyncio
 import re
 from collections.abc import Callable
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 
 import akunu_py
+from akunu_py import options
 from akunu_py.engine import Engine
 from akunu_py.round import Finish
 from akunu_py.stats import Stats
 
 PROMPT = "def mean(values):"
+NAMED = Path(akunu_py.__file__).with_name("named_options.py")
 
 
 def said(*parts: Any) -> dict[str, Any]:
@@ -87,6 +90,43 @@ def test_help_names_each_finish_reason_and_each_figure() -> None:
     assert set(Stats().as_dict()) <= set(figures)
 
 
+def named_options() -> str:
+    """The module for type checkers, from the declarations of the options."""
+    body = ast.parse(Path(options.__file__).read_text()).body
+    declared = {it.name: it.body for it in body if isinstance(it, ast.ClassDef)}
+    text = NAMED.read_text().partition("\n\n\nclass ")[0] + "\n"
+    for name, parents in (("Options", ["Sampling"]), ("ModelOptions", [])):
+        text += f'\n\nclass Named{name}(TypedDict, total=False):\n    """Those of `{name}`."""\n\n'
+        for field in (field for kind in (*parents, name) for field in declared[kind]):
+            if isinstance(field, ast.AnnAssign):
+                takes = ast.unparse(field.annotation)
+                takes = re.sub(r"tuple\[(.+), \.\.\.\]", r"Sequence[\1]", takes)
+                takes = re.sub(r"Sequence\[tuple(.+)\]", r"Mapping\1 | \g<0>", takes)
+                text += f"    {ast.unparse(field.target)}: {takes}\n"
+    return text
+
+
+def test_type_checkers_know_the_names_of_options() -> None:
+    """`NAMED.write_text(named_options())` makes the module anew."""
+    assert NAMED.read_text() == named_options()
+
+
+def test_type_checkers_find_wrong_options(bundled: Engine) -> None:
+    """If they did not, mypy would object to the comments."""
+    calls: list[Callable[[], object]] = [
+        lambda: bundled.generate(PROMPT, max_token=1),  # type: ignore[call-arg]
+        lambda: bundled.chat(PROMPT, max_tokens="1"),  # type: ignore[arg-type]
+        lambda: bundled.stream(PROMPT, stop=5),  # type: ignore[arg-type]
+        lambda: bundled.generate_batch([PROMPT], kv_bits=8),  # type: ignore[call-arg]
+        lambda: akunu_py.load(seed=1),  # type: ignore[call-arg]
+    ]
+    for call in calls:
+        with pytest.raises(akunu_py.AkunuError):
+            call()
+    fine = bundled.generate(PROMPT, max_tokens=1, stop=["\n"], logit_bias={5: 1.0})
+    assert len(fine.token_ids) <= 1
+
+
 def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> None:
     options = akunu_py.Options(max_tokens=9, temperature=0.9, seed=3)
     named = bundled.generate(PROMPT, max_tokens=9, temperature=0.9, seed=3)
@@ -110,7 +150,10 @@ def test_options_are_given_by_name(bundled: Engine, tiny_model_dir: Path) -> Non
     [
         (lambda engine: engine.generate(PROMPT, temprature=1), "did you mean temperature"),
         (lambda engine: engine.generate(PROMPT, temp=1), "did you mean temperature"),
-        (lambda _: akunu_py.load(max_contxt=64), "did you mean max_context"),
+        (
+            lambda _: akunu_py.load(max_contxt=64),  # type: ignore[call-arg]
+            "did you mean max_context",
+        ),
         (lambda engine: engine.generate(3), "not int"),
         (lambda engine: engine.generate({"role": "user"}), "not dict"),
         (lambda engine: engine.generate(b"x"), "not bytes"),
@@ -169,7 +212,10 @@ def test_a_conversation_is_answered_in_the_template(bundled: Engine) -> None:
     joined = bundled.chat("Rename `x` to `n` in:\n\ndef f(x): return x")
     assert bundled.chat([said(*parts)]).text == joined.text
     assert bundled.stream([said(*parts)]).completion.finish_reason == "cancelled"
-    empty = [{"role": "assistant", "content": None}, {"role": "assistant", "content": []}]
+    empty: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": []},
+    ]
     assert "def f(n)" in bundled.chat([*messages, *empty, *messages]).text
     with pytest.raises(akunu_py.AkunuError, match="`role` and a `content`"):
         bundled.chat([{"content": "?"}])

@@ -67,7 +67,8 @@ def test_an_answer_goes_on_where_it_may_be_read(engine: Engine) -> None:
     engine.add_drafter("reading", lambda _: Calling(lambda: [read() for read in reads]))
     answer = engine.stream("a", Options(6, drafter="reading"))
     with ThreadPoolExecutor() as threads:
-        for call in (partial(next, answer), answer.close, partial(list, answer)):
+        calls: list[Callable[[], object]] = [partial(next, answer), answer.close]
+        for call in calls:
             with pytest.raises(InvalidRequestError, match="only on the thread that loaded it"):
                 threads.submit(call).result()
             next(answer)
