@@ -15,15 +15,14 @@ from akunu_py.tokens import Origin
 class Stats:
     """Sums over the rounds of a request, and its clock.
 
-    `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
-    tokens of rounds without a draft. `reasoning_tokens` are those of the reasoning at the beginning
-    of the answer, including its marks. `replayed` counts the tokens that were computed again after
-    a rollback, which `target_tokens` includes. `shared_forwards` are those `target_forwards` that
-    another request counts too. `plain_s` is the time that the tokens would have taken one at a
-    time, by the measured cost of a step; 0 if that was not measured. `queue_s` is the time in a
-    queue; `setup_s` is the time after that for encoding the prompt and for what the first request
-    of a kind measures; then the other clocks start. `decode_since` is when decoding began, by
-    `perf_counter`; it is None before that and in the sums of several requests.
+    `generated_tokens == accepted + bonus + corrected + plain` always holds; see `as_dict`.
+    `reasoning_tokens` are those of the reasoning at the beginning of the answer, with its marks.
+    `shared_forwards` are those `target_forwards` that another request counts too. `plain_s` is the
+    time that the tokens would have taken one at a time, by the measured cost of a step; 0 if that
+    was not measured. `queue_s` is the time in a queue; `setup_s` is the time after that for
+    encoding the prompt and for what the first request of a kind measures; then the other clocks
+    start. `decode_since` is when decoding began, by `perf_counter`; it is None before that and in
+    the sums of several requests.
     """
 
     prompt_tokens: int = 0
@@ -128,7 +127,7 @@ class Stats:
         """The `stats` object of `generate --json`; names that end in `_s` are seconds:
 
         cached_tokens: tokens of the prompt that were in a cache.
-        target_calls, target_tokens: forward passes of the model, and the tokens in them.
+        target_calls, target_tokens: forward passes of the model, and all tokens in them.
         drafted, accepted, drafts: draft tokens, those that were accepted, and both by origin.
         bonus, corrected, plain: tokens of the model itself, after a draft that was accepted
             completely, in place of a rejected token, and in a pass without a draft.

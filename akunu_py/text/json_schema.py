@@ -38,10 +38,7 @@ JSON_STYLE: Final[dict[str, Any]] = {"whitespace_pattern": "[ ]?", **JSON_RULES}
 
 _PLAIN: Final = (
     # An excerpt of the grammar, perhaps one that was made of a schema; hints for its own users.
-    (
-        re.compile(r"(?s)\n +\d+ \| .*|; following .*| \(at \".*| and retrieving .*| \(in regex\)"),
-        "",
-    ),
+    (re.compile(r"(?s)\n +\d+ \| .*|(; following| \(at| and retrieving) .*| \(in regex\)"), ""),
     (re.compile(r"(?s)(regex parse error):.*\nerror"), r"\1"),
     # The place of a schema or an expression in the grammar that was made of it.
     (re.compile(r"(?s)^.*(?:JSON schema|\"%json\"): |^at 1\(8\): (?=invalid)"), ""),
