@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from akunu_py.cache.prefix_pool import PrefixPool, SlotStatus
 from akunu_py.cache.prompt_store import PromptStore
@@ -25,6 +25,7 @@ from akunu_py.machine.device_memory import spare_cache_bytes
 from akunu_py.memory.projects import Memory
 from akunu_py.model.library import USUAL_TOKENS
 from akunu_py.model.target_model import TargetModel
+from akunu_py.named_options import NamedOptions
 from akunu_py.option_field import with_named
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
@@ -167,7 +168,7 @@ class Engine:
         self.speculation.add_drafter(name, make)
 
     def generate(
-        self, asked: Asked | Sequence, options: Options | None = None, **named: Any
+        self, asked: Asked | Sequence, options: Options | None = None, **named: Unpack[NamedOptions]
     ) -> Completion:
         """Returns the whole answer to a prompt; see `stream` for the arguments and errors.
 
@@ -180,7 +181,10 @@ class Engine:
         return answer.completion
 
     def chat(
-        self, messages: str | Iterable[Message], options: Options | None = None, **named: Any
+        self,
+        messages: str | Iterable[Message],
+        options: Options | None = None,
+        **named: Unpack[NamedOptions],
     ) -> Completion:
         """Answers a conversation, or a single question, with the model's chat template; see
         `stream` for the other arguments and the errors.
@@ -191,11 +195,11 @@ class Engine:
         ```
         """
         asked = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        given = {"reasoning": self.tokenizer.reasoning} | named
-        return self.generate(messages_of(asked), options, **given)
+        named.setdefault("reasoning", self.tokenizer.reasoning)
+        return self.generate(messages_of(asked), options, **named)
 
     def stream(
-        self, asked: Asked | Sequence, options: Options | None = None, **named: Any
+        self, asked: Asked | Sequence, options: Options | None = None, **named: Unpack[NamedOptions]
     ) -> Answering:
         """Answers a prompt round by round; only the last event has a finish reason.
 
@@ -216,13 +220,13 @@ class Engine:
             ContextOverflowError: if the prompt does not fit.
         """
         self.runner.owner.check()
-        options = with_named(Options() if options is None else options, named) if named else options
-        sequence = Sequence.of(asked, options)
+        sequence = Sequence.of(asked, _merged(options, named))
         reader = sequence.reader = EventStream()
         for begin in (self.runner.encode, self.runner.prepare, self._start):
             begin(sequence)
             list(reader.ready())  # raises the error that ended it, if any
-        return Answering(self._events(sequence, reader), Completion(self.model.name))
+        events, completion = self._events(sequence, reader), Completion(self.model.name)
+        return Answering(events, completion, self.runner.owner.check)
 
     def _start(self, sequence: Sequence) -> None:
         if self._active is not None:
@@ -233,7 +237,6 @@ class Engine:
     def _events(self, sequence: Sequence, reader: EventStream) -> Generator[Event, None, None]:
         try:
             while sequence.phase is not Phase.DONE:
-                self.runner.owner.check()
                 self.runner.reserve(sequence, anyway=True)
                 self.runner.advance((sequence,))
                 yield from reader.ready()
@@ -251,10 +254,10 @@ class Engine:
     def generate_batch(
         self,
         asked: Iterable[Asked | Sequence],
-        options: Options | None = None,
+        options: Options | list[Options] | tuple[Options, ...] | None = None,
         *,
         parallel: int = DEFAULT_PARALLEL,
-        **named: Any,
+        **named: Unpack[NamedOptions],
     ) -> list[Completion]:
         """Answers several prompts together, each as `generate` would; see `stream` for the errors.
 
@@ -263,23 +266,29 @@ class Engine:
 
         Args:
             asked: the prompts.
-            options: the options of every request.
+            options: the options of every request, or a list with those of each.
             parallel: how many are answered at a time.
-            named: options by their names; a seed is that of each prompt.
+            named: options by their names, for every request; a seed is that of each prompt.
 
         Raises:
-            InvalidRequestError: also if `parallel` is not positive.
+            InvalidRequestError: also if `parallel` is not positive, or a list of options has not as
+                many as there are prompts.
         """
         self.runner.owner.check()
         if not isinstance(parallel, int) or parallel < 1:
             raise InvalidRequestError(f"`parallel` must be 1 or more, not {parallel!r}.")
         if isinstance(asked, str | Mapping) or not isinstance(asked, Iterable):
             raise InvalidRequestError("Give the prompts of a batch in a list.")
-        options = with_named(Options() if options is None else options, named) if named else options
+        asked = list(asked)
+        each = options if isinstance(options, list | tuple) else [options] * len(asked)
+        if len(each) != len(asked):
+            raise InvalidRequestError(
+                f"Give one `Options` for all {len(asked)} prompts or one for each, not {len(each)}."
+            )
         scheduler = Scheduler(parallel)
         sequences, answers = list[Sequence](), list[tuple[EventStream, Completion]]()
-        for one in asked:
-            sequences.append(Sequence.of(one, options))
+        for one, own in zip(asked, each, strict=True):
+            sequences.append(Sequence.of(one, _merged(own, named)))
             answers.append((EventStream(), Completion(self.model.name)))
             sequences[-1].reader = answers[-1][0]
             scheduler.add(sequences[-1])
@@ -369,3 +378,8 @@ class Engine:
         nothing is left to write. With `closing`, writes everything."""
         self.runner.owner.check()
         return self._prefixes.save(closing=closing)
+
+
+def _merged(options: Options | None, named: Mapping[str, Any]) -> Options | None:
+    """The options of a request; None if there are none, for a sequence that has its own."""
+    return with_named(Options() if options is None else options, named) if named else options

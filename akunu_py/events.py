@@ -80,8 +80,10 @@ class Completion:
         model: the name of the model.
         pieces: the text, in the pieces in which it arrived.
         token_ids: the generated ids, without end tokens.
-        finish_reason: why the text ended; CANCELLED until the last event says otherwise.
-        stats: the request's statistics.
+        finish_reason: why the text ended, as a word: `eos` (an end token, or the grammar is
+            complete), `stop` (a stop string), `length` (`max_tokens`), `context` (the context is
+            full), or `cancelled`, also until the last event says otherwise.
+        stats: the request's statistics; `help(answer.stats.as_dict)` names them.
         logprobs: one per token, if the request asked for them.
         end_logprob: that of the end token, if there is one and the request asked for it.
         prompt_logprobs: the prompt's, if the request asked for them.
@@ -123,18 +125,29 @@ class Answering:
 
     Read them with `for`, or with `async for`, which lets other tasks run before each round, but not
     while the prompt is computed. As a context manager, it ends the answer at the end of the block.
+    `check` raises where the engine cannot be used; the answer goes on where it can.
     """
 
-    def __init__(self, events: Generator[Event, None, None], completion: Completion) -> None:
+    def __init__(
+        self,
+        events: Generator[Event, None, None],
+        completion: Completion,
+        check: Callable[[], object],
+    ) -> None:
         self.completion = completion
-        self.close = events.close
-        """Ends the answer."""
         self._events = events
+        self._check = check
+
+    def close(self) -> None:
+        """Ends the answer."""
+        self._check()
+        self._events.close()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Event:
+        self._check()
         event = next(self._events)
         self.completion.add(event)
         return event

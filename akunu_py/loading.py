@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from akunu_py.cache.prompt_store import DEFAULT_BYTES, PromptStore
 from akunu_py.calibration.measure import Calibrate, find_cost_curve
@@ -14,6 +14,7 @@ from akunu_py.memory.projects import Memory, open_memory
 from akunu_py.model.files import find_model, tokenizer_fingerprint
 from akunu_py.model.loading import fit_caches, load_network, load_target
 from akunu_py.model.target_model import TargetModel
+from akunu_py.named_options import NamedModelOptions
 from akunu_py.option_field import with_named
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
 from akunu_py.package import __version__
@@ -25,7 +26,7 @@ def load(
     model: ModelOptions | str | Path = BUNDLED_MODEL,
     *,
     calibrate: Calibrate = find_cost_curve,
-    **named: Any,
+    **named: Unpack[NamedModelOptions],
 ) -> Engine:
     """Loads a model (its options, or just its name or folder; by default the bundled one) and makes
     an engine of it. `named` are single options of the model, such as `kv_bits=8`; `calibrate`: see

@@ -234,7 +234,7 @@ def check_options(options: Any) -> None:
     hints = _hints_of(options.__class__)
     for name, declared in options_in(options.__class__).items():
         value, within = getattr(options, name), declared.within
-        if isinstance(declared.default, tuple) and isinstance(value, str | list | Mapping):
+        if isinstance(declared.default, tuple) and isinstance(value, Sequence | Mapping):
             value = value.items() if isinstance(value, Mapping) else value
             value = (value,) if isinstance(value, str) else tuple(value)
         if not _is_a(value, hints[name]):

@@ -92,7 +92,24 @@ def messages_of(asked: Any) -> list[Message]:
             raise InvalidRequestError(
                 f"A message must have a `role` and a `content`, unlike {one!r}."
             )
-    return [dict(one) for one in asked]
+    return [{**one, "content": _text_of(one["content"])} for one in asked]
+
+
+def _text_of(content: Any) -> str:
+    """The text of a message, whose parts, as OpenAI's clients send them, become paragraphs."""
+    if not isinstance(content, list | tuple):
+        content = [{"text": "" if content is None else content}]
+    texts: list[Any] = [
+        it.get("text")
+        for it in content
+        if isinstance(it, Mapping) and it.get("type", "text") == "text"
+    ]
+    if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+        raise InvalidRequestError(
+            "The `content` of a message must be text, or a list of parts such as "
+            '{"type": "text", "text": "Hi"}; this model reads nothing else.'
+        )
+    return "\n\n".join(texts)
 
 
 def encode_references(

@@ -15,15 +15,14 @@ from akunu_py.tokens import Origin
 class Stats:
     """Sums over the rounds of a request, and its clock.
 
-    `generated_tokens == accepted + bonus + corrected + plain` always holds; `plain` counts the
-    tokens of rounds without a draft. `reasoning_tokens` are those of the reasoning at the beginning
-    of the answer, including its marks. `replayed` counts the tokens that were computed again after
-    a rollback, which `target_tokens` includes. `shared_forwards` are those `target_forwards` that
-    another request counts too. `plain_s` is the time that the tokens would have taken one at a
-    time, by the measured cost of a step; 0 if that was not measured. `queue_s` is the time in a
-    queue; `setup_s` is the time after that for encoding the prompt and for what the first request
-    of a kind measures; then the other clocks start. `decode_since` is when decoding began, by
-    `perf_counter`; it is None before that and in the sums of several requests.
+    `generated_tokens == accepted + bonus + corrected + plain` always holds; see `as_dict`.
+    `reasoning_tokens` are those of the reasoning at the beginning of the answer, with its marks.
+    `shared_forwards` are those `target_forwards` that another request counts too. `plain_s` is the
+    time that the tokens would have taken one at a time, by the measured cost of a step; 0 if that
+    was not measured. `queue_s` is the time in a queue; `setup_s` is the time after that for
+    encoding the prompt and for what the first request of a kind measures; then the other clocks
+    start. `decode_since` is when decoding began, by `perf_counter`; it is None before that and in
+    the sums of several requests.
     """
 
     prompt_tokens: int = 0
@@ -125,7 +124,21 @@ class Stats:
         return self.plain_s / self.decode_s if self.plain_s and self.decode_s else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The `stats` object of `generate --json`."""
+        """The `stats` object of `generate --json`; names that end in `_s` are seconds:
+
+        cached_tokens: tokens of the prompt that were in a cache.
+        target_calls, target_tokens: forward passes of the model, and all tokens in them.
+        drafted, accepted, drafts: draft tokens, those that were accepted, and both by origin.
+        bonus, corrected, plain: tokens of the model itself, after a draft that was accepted
+            completely, in place of a rejected token, and in a pass without a draft.
+        replayed: tokens that were computed again after a rollback.
+        acceptance_rate, tokens_per_call: `accepted` per draft token, and all tokens per pass.
+        setup_s, prefill_s, decode_s: before the prompt was computed, for that, and for the answer.
+        draft_s, forward_s: the parts of `decode_s` for drafts and for forward passes.
+        ttft_s: from the beginning of the prefill to the first token.
+        tokens_per_s: the speed of decoding.
+        accepted_by_position: how often the first token of a draft was accepted, the second, ...
+        """
         return {
             "cached_tokens": self.cached_tokens,
             "target_calls": self.target_forwards,

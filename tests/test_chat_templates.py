@@ -2,12 +2,14 @@
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.options import Grammar, Options
 from akunu_py.sampling.constraint import Constraint
@@ -125,6 +127,35 @@ def test_deepseek_thinks_if_it_is_asked_to(
     job = ChatJob.begin(tokenizer, [QUESTION], Options(), Tools(), settings)
     assert str(job.prompt).endswith(opened)
     assert (job.options.reasoning is not None) == (opened == "<think>")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"enable_thinking": False}, {"thinking": False}, {"reasoning_effort": "none"}],
+)
+@pytest.mark.parametrize("name", ["deepseek v3", "deepseek r1", "deepseek v3.1"])
+def test_no_model_thinks_that_is_told_not_to(
+    engines: Any, name: str, settings: dict[str, Any]
+) -> None:
+    """The template of R1 always opens a block of reasoning."""
+    tokenizer = engines(name).tokenizer
+    job = ChatJob.begin(tokenizer, [QUESTION], Options(), Tools(), settings)
+    plain = str(ChatJob.begin(tokenizer, [QUESTION], Options(), Tools(), {}).prompt)
+    assert str(job.prompt) == plain + ("</think>\n\n" if name == "deepseek r1" else "")
+    assert job.options.reasoning is None or not job.options.reasoning.is_open
+    begun = {"role": "assistant", "content": "It", "reasoning": "Hm."}
+    job = ChatJob.begin(tokenizer, [QUESTION, begun], Options(), Tools(), settings)
+    assert str(job.prompt).endswith(f"{plain}</think>\n\nIt" if name == "deepseek r1" else "It")
+
+
+def test_all_chats_of_an_engine_can_be_told_not_to_think(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    thinks = templated_engine(folder, TEMPLATES["deepseek r1"]).tokenizer
+    tells = akunu_py.load(folder, chat_template_args={"enable_thinking": False}).tokenizer
+    asked = [thinks.render_chat([QUESTION], open_answer=opens) for opens in (True, False)]
+    told = [tells.render_chat([QUESTION], open_answer=opens) for opens in (True, False)]
+    assert told == [f"{asked[0]}</think>\n\n", asked[1]]
+    assert (thinks.reasoning is None, tells.reasoning) == (False, None)
 
 
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|>"

@@ -3,15 +3,19 @@
 import json
 import os
 import shutil
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import huggingface_hub
 import mlx.core as mx
 import pytest
+from huggingface_hub import errors
 from mlx_lm import utils
 
-from akunu_py.errors import InvalidRequestError, ModelLoadError
+import akunu_py
+from akunu_py.errors import InvalidRequestError, ModelLoadError, ModelNotFoundError
 from akunu_py.machine.backend import Backend, find_backend
 from akunu_py.model.files import (
     HEAD_FILES,
@@ -127,8 +131,9 @@ def test_a_size_that_only_a_forward_pass_notices_is_one_sentence() -> None:
     ],
 )
 def test_a_missing_model_is_refused(name: str, reason: str) -> None:
-    with pytest.raises(ModelLoadError, match=reason):
+    with pytest.raises(ModelLoadError, match=reason) as error:
         find_model(name)
+    assert isinstance(error.value, ModelNotFoundError) or not name
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
@@ -138,23 +143,34 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         find_model(str(file))
 
 
-def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub  # noqa: PLC0415
-    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (errors.LocalEntryNotFoundError("offline"), "could not be fetched from the hub; check"),
+        (
+            OSError(28, "No space left on device"),
+            r"from the hub \(No space left on device\); check",
+        ),
+        (errors.HFValidationError("no such name"), "neither a folder nor a model on the hub"),
+    ],
+)
+def test_what_the_hub_raises_is_one_sentence(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> str:
+        raise error
 
-    def unreachable(*_: object, **__: object) -> str:
-        raise LocalEntryNotFoundError("offline")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
-    with pytest.raises(ModelLoadError, match="could not be fetched from the hub"):
-        find_model("mlx-community/some-model")
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fails)
+    with pytest.raises(ModelLoadError, match=sentence) as told:
+        akunu_py.load("mlx-community/some-model")
+    shown = "".join(traceback.format_exception(told.value))
+    assert type(error).__name__ not in shown
+    assert shown.count("Traceback") == 1
 
 
 def test_a_tokenizer_alone_fetches_no_weights(
     tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import huggingface_hub  # noqa: PLC0415
-
     fetched: list[list[str]] = []
 
     def snapshot(_: str, *, allow_patterns: list[str]) -> str:

@@ -61,6 +61,27 @@ def test_other_threads_are_refused(engine: Engine, use: Callable[[Engine], objec
     assert engine.generate("a", Options(3)).stats.generated_tokens == 3
 
 
+def test_an_answer_goes_on_where_it_may_be_read(engine: Engine) -> None:
+    alone = engine.generate("a", Options(6, drafter="none")).token_ids
+    reads: list[Callable[[], object]] = []
+    engine.add_drafter("reading", lambda _: Calling(lambda: [read() for read in reads]))
+    answer = engine.stream("a", Options(6, drafter="reading"))
+    with ThreadPoolExecutor() as threads:
+        calls: list[Callable[[], object]] = [partial(next, answer), answer.close]
+        for call in calls:
+            with pytest.raises(InvalidRequestError, match="only on the thread that loaded it"):
+                threads.submit(call).result()
+            next(answer)
+    reads.append(partial(next, answer))
+    with pytest.raises(InvalidRequestError, match="so functions that it calls"):
+        next(answer)
+    answer = engine.stream("a", Options(6, drafter="none"))
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(answer.close).exception() is not None
+    assert [token for event in answer for token in event.tokens] == alone
+    assert answer.completion.finish_reason == "length"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forked children")
 def test_forked_children_are_refused(engine: Engine, tiny_model_dir: Path) -> None:
     uses: list[Callable[[Engine], object]] = [*USES, lambda _: akunu_py.load(str(tiny_model_dir))]

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from akunu_py.cli.render import printable
+from akunu_py.cli.render import on_one_line
 from akunu_py.cli.settings import ListSettings, PsSettings, PullSettings, RmSettings, ShowSettings
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
@@ -57,7 +57,7 @@ def _pull(settings: PullSettings) -> int:
 def _list(settings: ListSettings) -> int:
     models = list(all_local_models(settings.models_dirs))
     if settings.names:
-        print(*(printable(model.name) for model in models), sep="\n")
+        print(*(on_one_line(model.name) for model in models), sep="\n")
         return 0
     room = _room()
     if settings.as_json:
@@ -101,7 +101,7 @@ def _show(settings: ShowSettings) -> int:
     for name, value in found.items():
         if value not in (None, ""):
             told = ("no", "yes")[value] if isinstance(value, bool) else value
-            print(f"{name.replace('_', ' '):14}{printable(str(told))}")
+            print(f"{name.replace('_', ' '):14}{on_one_line(str(told))}")
     return 0
 
 
@@ -177,4 +177,4 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print(printable(line.rstrip()))
+        print(on_one_line(line.rstrip()))

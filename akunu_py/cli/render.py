@@ -54,6 +54,11 @@ def printable(text: str) -> str:
     return text.translate(_SYMBOLS)
 
 
+def on_one_line(name: str) -> str:
+    """The same for a name, in which line ends and tabs become symbols, too."""
+    return name.translate(_SYMBOLS | {code: _CONTROL_PICTURES + code for code in b"\t\n\r"})
+
+
 @dataclass(frozen=True)
 class Palette:
     """The escape sequence of each style; empty if the stream shows no styles."""

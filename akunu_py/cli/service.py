@@ -155,13 +155,20 @@ def _systemd(words: Sequence[str]) -> Manager:
 
     def describe() -> str:
         folder, kept = _place(words)
+        program, options = words[0], " ".join(map(_quoted, words[1:]))
+        if re.search(r"[\"'\\\t]", program):
+            raise InvalidRequestError(
+                f"systemd runs no program with such a name as {program}: install {PROGRAM} in "
+                "another folder."
+            )
         return "\n".join(
             [
                 "[Unit]",
                 "Description=A local model for editors and agents",
                 "[Service]",
-                f"ExecStart={' '.join(_quoted(word).replace('$', '$$') for word in words)}",
-                f"WorkingDirectory={folder.replace('%', '%%')}",
+                f"ExecStart={_quoted(program)} {options.replace('$', '$$')}",
+                # The last slash, which systemd drops, keeps a space or a backslash before it.
+                f"WorkingDirectory={folder.replace('%', '%%')}/",
                 *(f"Environment={_quoted(f'{key}={value}')}" for key, value in kept.items()),
                 "Restart=on-failure",
                 "RestartPreventExitStatus=2",  # what was refused once will be refused again

@@ -35,6 +35,7 @@ from akunu_py.cli.conversation import Turn
 from akunu_py.cli.render import (
     AnswerWriter,
     columns_of,
+    on_one_line,
     palette_for,
     prefill_bar,
     printable,
@@ -80,7 +81,7 @@ class TerminalScreen(Screen):
     def __init__(self, loading: "Future[Engine]", settings: ChatSettings, history: History) -> None:
         super().__init__(loading)
         model = settings.model
-        self._model = printable(model.name)
+        self._model = on_one_line(model.name)
         self._options = settings.options
         self._examples = EXAMPLES if model.is_bundled and not settings.quiet else ()
         self._describes = not model.is_bundled and not settings.quiet

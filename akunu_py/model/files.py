@@ -62,7 +62,7 @@ def find_model(name: str, *, weights: bool = True) -> Path:
         if here is not None and _is_whole(here, weights=weights):
             return _checked(here)
         return _checked(from_hub(name, model_files(weights=weights)))
-    raise ModelLoadError(f"There is no model folder {name}; check the path, or use a hub name.")
+    raise ModelNotFoundError(f"There is no model folder {name}; check the path, or use a hub name.")
 
 
 def model_files(*, weights: bool = True) -> list[str]:
@@ -208,16 +208,18 @@ def hub_errors(name: str) -> Generator[None, None, None]:
 
     try:
         yield
-    except GatedRepoError as error:
+    except GatedRepoError:
         raise ModelLoadError(
             f"{name} requires you to accept its terms on the hub; then run `hf auth login`."
-        ) from error
-    except (RepositoryNotFoundError, HFValidationError) as error:
+        ) from None
+    except (RepositoryNotFoundError, HFValidationError):
         raise ModelNotFoundError(
             f"There is neither a folder nor a model on the hub called {name}."
-        ) from error
+        ) from None
     except Exception as error:  # of the hub's own, of its HTTP client, or of the system
+        reason = getattr(error, "strerror", None)
         raise ModelLoadError(
-            f"{name} is not a folder here and could not be fetched from the hub; "
-            "check the name and the network, or give the path of a model folder."
-        ) from error
+            f"{name} is not a folder here and could not be fetched from the hub"
+            f"{f' ({reason})' if reason else ''}; check the name and the network, or give the path "
+            "of a model folder."
+        ) from None

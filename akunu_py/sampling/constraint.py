@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from akunu_py.errors import UnreadableRequestError
 from akunu_py.options import Reasoning, Wake
-from akunu_py.text.json_schema import one_line
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -51,8 +50,7 @@ class GrammarPart:
         begun = thread_time()
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self._allowed_s += _ROW_S
-        self._spend(thread_time() - begun)
-        self.check()
+        self._check(thread_time() - begun)
 
     def allowed_length(self, tokens: Sequence[int]) -> int:
         return self._matcher.validate_tokens(list(tokens)) if tokens else 0
@@ -60,15 +58,14 @@ class GrammarPart:
     def forced_tokens(self) -> Sequence[int]:
         begun = thread_time()
         forced = self._matcher.compute_ff_tokens()
-        self._spend(thread_time() - begun)
-        self.check()
+        self._check(thread_time() - begun)
         return forced
 
     def take(self, token: int, position: int) -> bool:
         """Adds `token` to those that the matcher has seen; returns False if it is forbidden."""
         self.rollback(position)
         taken = self._matcher.try_consume_tokens([token]) == 1
-        self.check()
+        self._check()
         self._taken += taken
         return taken
 
@@ -79,18 +76,12 @@ class GrammarPart:
             self._matcher.rollback(self._taken - length)
             self._taken = length
 
-    def _spend(self, seconds: float) -> None:
-        self._allowed_s -= seconds
-        if self._allowed_s < 0:
+    def _check(self, spent_s: float = 0.0) -> None:
+        self._allowed_s -= spent_s
+        if self._allowed_s < 0 or self._matcher.is_error():  # the library has limits of its own
             raise UnreadableRequestError(
                 "The grammar is too complex: it takes too long for each token."
             )
-
-    def check(self) -> None:
-        """Raises UnreadableRequestError if the grammar turned out to be too complex."""
-        if self._matcher.is_error():
-            reason = one_line(self._matcher.get_error())
-            raise UnreadableRequestError(f"The grammar is too complex: {reason}.")
 
 
 @dataclass(frozen=True, slots=True)

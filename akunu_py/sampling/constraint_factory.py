@@ -137,7 +137,7 @@ class ConstraintFactory:
         except (ValueError, AttributeError) as error:  # not a fast tokenizer
             raise InvalidRequestError(
                 f"This model's answers cannot be constrained: {one_line(str(error))}."
-            ) from error
+            ) from None
 
 
 def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None) -> str:

@@ -75,7 +75,7 @@ def _count_tokens(service: Service, body: Body) -> Response:
 
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/messages", _answer),
-    Endpoint("POST", "/v1/messages/count_tokens", _count_tokens),
+    Endpoint("POST", "/v1/messages/count_tokens", _count_tokens, needs=None),
 )
 
 

@@ -220,7 +220,8 @@ class _Path:
         async with self._pool.using(asked, read_keep_alive(body), endpoint.check) as seat:
             scope[MODEL] = seat.model.name
             try:
-                service = await self._wait(seat, body, scope, send)
+                streams = endpoint.needs == "completion" and body.any("stream") is True
+                service = await self._wait(seat, scope, send, streams=streams)
                 response = await self._answer(endpoint, service, body, is_long=is_long)
             except Exception as error:
                 if STATUS not in scope or self._report is None:
@@ -232,12 +233,12 @@ class _Path:
             del body
             await response(scope, receive, send)
 
-    async def _wait(self, seat: Seat, body: Body, scope: Scope, send: Send) -> Service:
+    async def _wait(self, seat: Seat, scope: Scope, send: Send, *, streams: bool) -> Service:
         """Waits until a model is loaded. A stream begins during the wait; comments keep it
         alive."""
         loading = seat.loading
         assert loading is not None, "a seat that is used is not unloaded"
-        patience = ERRORS_COME_S if self._report and body.any("stream") is True else None
+        patience = ERRORS_COME_S if self._report and streams else None
         while patience and not (await asyncio.wait((loading,), timeout=patience))[0]:
             if STATUS not in scope:
                 await start_stream(scope, send)

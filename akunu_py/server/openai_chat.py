@@ -77,8 +77,8 @@ def _count_tokens(service: Service, body: Body) -> Response:
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/chat/completions", _chat),
     Endpoint("POST", "/chat/completions", _chat),
-    Endpoint("POST", "/v1/chat/completions/input_tokens", _count_tokens),
-    Endpoint("POST", "/chat/completions/input_tokens", _count_tokens),
+    Endpoint("POST", "/v1/chat/completions/input_tokens", _count_tokens, needs=None),
+    Endpoint("POST", "/chat/completions/input_tokens", _count_tokens, needs=None),
 )
 
 

@@ -108,7 +108,7 @@ def _refuse_stored(_pool: Pool, _path: Body) -> NoReturn:
 ENDPOINTS: Final = (
     Endpoint("POST", "/v1/responses", _respond),
     Endpoint("POST", "/responses", _respond),
-    Endpoint("POST", "/v1/responses/input_tokens", _count_tokens),
+    Endpoint("POST", "/v1/responses/input_tokens", _count_tokens, needs=None),
     PoolEndpoint("GET", "/v1/responses/{id:path}", _refuse_stored),
     PoolEndpoint("DELETE", "/v1/responses/{id:path}", _refuse_stored),
 )

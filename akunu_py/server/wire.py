@@ -66,7 +66,7 @@ class Endpoint:
 
     The handler gets the service of a model, and the body of a POST or the path parameters of other
     requests. An open endpoint needs no API key, a slow one gets a thread, and most need an ability
-    of the model.
+    of the model. Only those that need completion stream.
     """
 
     method: str
@@ -125,9 +125,6 @@ class Answer(Response):
     """A response that is sent whole. It leaves its status in the scope, for the log."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if STATUS in scope:  # a stream began while the model was loading
-            await send({"type": CHUNK, "body": bytes(self.body)})
-            return
         scope[STATUS] = self.status_code
         await super().__call__(scope, receive, send)
 

@@ -36,6 +36,16 @@ is `anyOf`, as in llama-server. What cannot be followed is left out, and told: s
 JSON_STYLE: Final[dict[str, Any]] = {"whitespace_pattern": "[ ]?", **JSON_RULES}
 """One space at most between the parts of JSON: a model must not be able to emit blanks forever."""
 
+_PLAIN: Final = (
+    # An excerpt of the grammar, perhaps one that was made of a schema; hints for its own users.
+    (re.compile(r"(?s)\n +\d+ \| .*|(; following| \(at| and retrieving) .*| \(in regex\)"), ""),
+    (re.compile(r"(?s)(regex parse error):.*\nerror"), r"\1"),
+    # The place of a schema or an expression in the grammar that was made of it.
+    (re.compile(r"(?s)^.*(?:JSON schema|\"%json\"): |^at 1\(8\): (?=invalid)"), ""),
+    (re.compile(r"^(?:at )?(\d+)\((\d+)\)"), r"line \1, column \2"),
+)
+"""Patterns of what llguidance tells its own users, and what to say instead."""
+
 ValueKind = Literal["text", "text or null", "json"]
 """How families that write texts without quotes write the value of a parameter."""
 
@@ -66,7 +76,7 @@ def unmet_in(lark: str) -> tuple[str, ...]:
     """See `unmet_of`; a ValueError says why a grammar cannot be followed at all."""
     wrong, told = validate(lark)
     if wrong:
-        raise ValueError(told[0].partition("\n")[0].rpartition("JSON schema: ")[2])
+        raise ValueError(told[0])
     return unmet_of(told)
 
 
@@ -123,7 +133,9 @@ def sample_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def one_line(reason: str) -> str:
-    """What llguidance says is wrong with a grammar, shortened."""
+    """What llguidance says is wrong with a grammar, shortened, and without what is its own."""
+    for pattern, plain in _PLAIN:
+        reason = pattern.sub(plain, reason)
     short = " ".join(reason.split()).rstrip(".")[:300]
     return "no text matches it" if short.startswith("NoExtension") else short
 

@@ -235,7 +235,8 @@ class Tokenizer:
         end a turn. In the assistant's messages they are what the model wrote.
 
         `open_answer` ends it where the assistant's answer begins; `tools` are in OpenAI's form;
-        `settings` are further variables of the template, such as `enable_thinking`.
+        `settings` are further variables of the template, such as `enable_thinking`. If that is
+        false, a block of reasoning that the template opens is closed, as in llama-server.
 
         Raises:
             InvalidRequestError: if the model has no template, or it refuses these messages.
@@ -246,10 +247,12 @@ class Tokenizer:
                 "--use-default-chat-template."
             )
         variables = self.template_args | dict(settings or {})
+        if variables.get("reasoning_effort") == "none":  # OpenAI's word
+            variables.setdefault("enable_thinking", False)
         if "enable_thinking" in variables and "enable_thinking" not in self.template:
             variables.setdefault("thinking", variables["enable_thinking"])  # DeepSeek V3.1's name
         try:
-            rendered = self.wrapped.apply_chat_template(
+            rendered = str(self.wrapped.apply_chat_template(
                 [
                     dict(message) if message["role"] == "assistant" else self.as_text(message)
                     for message in messages
@@ -258,12 +261,16 @@ class Tokenizer:
                 add_generation_prompt=open_answer,
                 tools=self.as_text(tools) or None,
                 **variables,
-            )
-            return str(rendered)
+            ))  # fmt: skip
         except Exception as error:  # the template is the model's own code and may raise anything
             raise UnreadableRequestError(
                 f"The model's chat template refuses this conversation: {error}"
             ) from error
+        if open_answer and False in (variables.get("enable_thinking"), variables.get("thinking")):
+            reasoning = self.answer_format.reasoning(rendered)
+            if reasoning is not None and reasoning.is_open:  # whatever the template was told
+                rendered += self.answer_format.begin_text("", reasoning)
+        return rendered
 
     @cached_property
     def _piece_lengths(self) -> PieceLengths:

@@ -45,6 +45,15 @@ from benchmarks.evaluate_model.held_out import (
     two_edit_cases,
     versions,
 )
+from benchmarks.evaluate_model.outcomes import (
+    OUTCOMES,
+    Message,
+    case_outcome,
+    hard_cases,
+    outcome,
+    shown_code,
+    strangers,
+)
 from benchmarks.evaluate_model.scoring import Scorer, copied_positions
 from benchmarks.records import markdown_table, options_of, record
 from models.training import edits, fill_in
@@ -66,10 +75,11 @@ MAX_ANSWER_LENGTH = 200
 """In tokens. A longer answer to a request outside the training is a loop, as is a longer body of a
 function. An edit is a loop if it is so much longer than the right one."""
 Shares = dict[str, dict[str, float]]
+ROLES = ("user", "assistant")
 SHORT_EDITS, LATER_EDITS, OUTSIDE, WITHOUT_CODE = 300, 200, 120, 60
 TWO_EDITS, CORRECTIONS = 60, 60
-PER_KIND, FILLS = 20, 200
-"""Edits and holes of each kind."""
+PER_KIND, HARD_PER_KIND, FILLS = 20, 40, 200
+"""Edits, hard cases and holes of each kind."""
 
 
 def bits_per_byte(scorer: Scorer, files: Iterable[SourceFile]) -> float:
@@ -211,6 +221,36 @@ def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     return found.shares
 
 
+def hard(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
+    """The shares of outcomes for each kind of hard case, and for all."""
+    found = Tally(*OUTCOMES)
+    for case in cases:
+        most = len(scorer.encode(case.answer)) + MAX_ANSWER_LENGTH
+        answer, ended = scorer.answer(scorer.chat_prompt(case.request), most)
+        what = case_outcome(case, answer, ended=ended)
+        found.add((case.kind, "all"), *(what == one for one in OUTCOMES))
+    return found.shares
+
+
+def of_strangers(scorer: Scorer, conversations: Iterable[list[Message]]) -> Shares:
+    """The shares of outcomes of messages, and of conversations by their worst answer."""
+    found = Tally(*OUTCOMES, kinds=("messages", "conversations"))
+    for conversation in conversations:
+        said: Turns = []
+        worst = 0
+        for message in conversation:
+            asked, answered = ([text for role, text in said if role == one] for one in ROLES)
+            said.append(("user", message.text))
+            answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
+            shown = shown_code([*asked, message.text], answered)
+            what = outcome(answer, message.accepted, shown=shown, ended=ended)
+            found.add(("messages",), *(what == one for one in OUTCOMES))
+            worst = max(worst, OUTCOMES.index(what))
+            said.append(("assistant", answer))
+        found.add(("conversations",), *(worst == index for index in range(len(OUTCOMES))))
+    return found.shares
+
+
 def code_of(answer: str) -> str:
     """The code in an answer's block, or the answer itself."""
     return answer.strip().removeprefix("```python").removesuffix("```").strip()
@@ -306,6 +346,14 @@ def _outside(wanted: Wanted) -> dict[str, Any]:
     }
 
 
+def _hard_cases(wanted: Wanted) -> dict[str, Any]:
+    scorer, _, functions = _prepared(wanted.folder)
+    return {
+        "hard_cases": hard(scorer, hard_cases(functions, wanted.of(HARD_PER_KIND))),
+        "strangers": of_strangers(scorer, strangers()),
+    }
+
+
 def _texts(wanted: Wanted) -> dict[str, Any]:
     scorer, files, functions = _prepared(wanted.folder)
     data, fills = wanted.data, wanted.of(FILLS)
@@ -321,7 +369,7 @@ def _texts(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-PARTS = (_edits, _later_edits, _texts, _short_edits, _outside)
+PARTS = (_edits, _later_edits, _texts, _hard_cases, _short_edits, _outside)
 """What processes measure apart from each other, the longest first."""
 
 
@@ -383,6 +431,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ("by_hand", "message in own words", ("exact",)),
         ("by_hand_2", "message in later own words", ("exact",)),
         ("no_code", "edit without its code, first message", ("asked", "loops")),
+        ("hard_cases", "hard case", OUTCOMES),
+        ("strangers", "strangers' first minutes", OUTCOMES),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),
     ):

@@ -139,7 +139,7 @@ def test_requests_without_code_are_right_if_they_ask_for_it() -> None:
 
 
 def test_asking_for_code_is_no_honest_answer_to_a_question_about_the_world() -> None:
-    case = ChatCase("world", [("user", "why")], refusals.answer("world", "why"))
+    case = ChatCase("world", [("user", "why")], refusals.answer("world"))
     row = outside(EVASIVE, [case])["world"]  # type: ignore[arg-type]
     assert (row["honest"], row["fits"]) == (0, 0)
 

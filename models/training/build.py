@@ -28,6 +28,7 @@ from models.training.functions import (
     with_comments,
     with_similar_lines,
 )
+from models.training.hard_cases import HardCases
 from models.training.invented import Inventor
 
 SEED = 6
@@ -39,7 +40,12 @@ SIMILAR, COMMENTED = 0.35, 0.2  # of functions get similar lines, and comments
 SHORT_EDIT, LONG_EDIT = 510, 2000
 EDIT_PARTS = [f"edits {number}" for number in range(6)]
 INVENTED_PARTS = [f"invented {number}" for number in range(8)]
-INVENTED_KINDS = {"short_edits": 48, "refusals": 20, "chats": 28}  # times `documents`
+INVENTED_KINDS = {
+    "short_edits": 48,
+    "refusals": 20,
+    "chats": 28,
+    "hard_cases": 36,
+}  # times `documents`
 Shards = Iterator[tuple[str, Shard]]
 
 
@@ -136,6 +142,7 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Shards:
         "short_edits": lambda number: short_edits.conversations(inventor, number),
         "refusals": lambda number: refusals.conversations(requests, number),
         "chats": chats.conversations,
+        "hard_cases": HardCases(inventor, sources.functions).conversations,
     }
     for name, times in INVENTED_KINDS.items():
         yield name, shard(map(chat, makers[name](times * count)), sources.processor)

@@ -204,7 +204,7 @@ class Chats:
             is_plain = words.partition(" ")[0][1:].islower()  # and no `TypeError`
             words = closed(wordings.small(words) if is_plain else words)
         request = as_follow_up(words, self._rng)
-        return request, answer("judge", request)
+        return request, answer("judge")
 
     def forget(self, versions: list[Function]) -> Turns:
         """A request without its code; the code often comes next, and gets what was asked for."""

@@ -16,7 +16,7 @@ NOWHERE = -1
 TARGETS = PLACE, SOURCE, AHEAD, START, END, AFTER, LINE = range(7)
 """What heads are guided to: indices into `Alignment.targets`, then `LINE`, see `line_begins`."""
 _RARE = 3  # a lone token that occurs at most this often points somewhere; a comma does not
-_FENCE_TOKENS = 3  # of an answer stand before its code, and behind it
+_OPENING = 3  # tokens of an answer stand before its code
 _LOOKED_AT = 40  # of a longer change the first tokens tell what is quoted of it
 _STRAY = 2  # tokens in a row, such as a line break, may be repeated from anywhere
 Change = tuple[str, int, int, int, int]
@@ -90,7 +90,10 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
         request, answer = np.arange(asked, begin), tokens[begin:end].tolist()
         stretches.append(np.concatenate((last_answer, request)))
         if fence in (None, answer[0]):
-            where = _whole(tokens, stretches, answer) if fence is not None else None
+            where = None
+            if fence is not None:
+                closing = len(answer) - 1 - answer[::-1].index(fence)  # a sentence may follow it
+                where = _whole(tokens, stretches, answer[_OPENING : closing - 1])
             where = _nearest(tokens, stretches, answer) if where is None else where
             where = where if where is stretches[-1] else np.concatenate((where, request))
             found = _align(tokens[where].tolist(), answer)
@@ -107,9 +110,9 @@ def align(tokens: np.ndarray, learned: np.ndarray, *, fence: int | None = None) 
     return alignment
 
 
-def _whole(tokens: np.ndarray, stretches: list[np.ndarray], answer: list[int]) -> np.ndarray | None:
-    """The last stretch in which all code of the answer stands as it is, if there is one."""
-    code = "".join(map(chr, answer[_FENCE_TOKENS:-_FENCE_TOKENS]))
+def _whole(tokens: np.ndarray, stretches: list[np.ndarray], lines: list[int]) -> np.ndarray | None:
+    """The last stretch in which all code of an answer stands as it is, if there is one."""
+    code = "".join(map(chr, lines))
     held = (s for s in reversed(stretches) if code in "".join(map(chr, tokens[s].tolist())))
     return next(held, None) if code else None
 

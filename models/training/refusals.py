@@ -1,7 +1,7 @@
 """What a small model answers to requests outside its training, and to questions about the library.
 
 It says what it is, what it can do, and how to name a larger model. The answer depends on the kind
-of request, and takes up a word of it where there is one. Questions about the most used modules of
+of request. Questions about the most used modules of
 the standard library are answered from the docstrings.
 """
 
@@ -9,7 +9,6 @@ import ast
 import builtins
 import importlib
 import inspect
-import keyword
 import random
 import re
 import sysconfig
@@ -22,14 +21,12 @@ from models.training.examples import Turns
 from models.training.invented import Inventor, joined
 from models.training.phrases import CHOICES, LISTS, REQUESTS, fill, unmarked
 
-ANSWERS: Mapping[str, tuple[str, str, str]] = CHOICES["outside"]
-"""For each kind of request what is not possible, and two things that are."""
+ANSWERS: Mapping[str, tuple[str, str]] = CHOICES["outside"]
+"""For each kind of request what is not possible, and what is."""
 WHICH_CODE: str = CHOICES["which_code"]
 SMALL_TALK: Mapping[str, str] = CHOICES["small_talk"]
 _WORD = re.compile(r"(?<![\w'])[A-Za-z_]\w*(?![\w'])")
-_OWN_NAME = re.compile(r"\bdef ([A-Za-z_]\w*)")
 _STOP = frozenset(LISTS["stop"])
-_LONGEST = 20
 _LAID_OUT = 0.6  # of requests that end with code are laid out as those for edits are
 _FORGOTTEN = 0.7  # of requests without code are in the many wordings of those with code
 _OPENED, _CLOSED, _MISTYPED = 0.06, 0.06, 0.08
@@ -41,24 +38,14 @@ _WORDINGS, _UNKNOWN_WORDINGS = 6, 2
 _METHODS_OF = (str, list, dict, set, bytes, tuple)
 
 
-def word_of(request: str) -> str | None:
-    """The function that the request shows, or else its last word of four letters and more."""
-    own = _OWN_NAME.findall(request)
-    words = [w for w in _WORD.findall(request) if len(w) > 3 and w.lower() not in _STOP]
-    words = [w for w in words if not keyword.iskeyword(w)]
-    found = (own or words or [""])[-1]
-    return found if 0 < len(found) <= _LONGEST else None
-
-
-def answer(kind: str, request: str) -> str:
+def answer(kind: str) -> str:
     """The one answer to a request of a kind."""
     if kind in SMALL_TALK:
         return SMALL_TALK[kind]
     if kind == "no code":
         return WHICH_CODE
-    opening, first, second = ANSWERS[kind]
-    shown = first.format(word=f"`{word_of(request) or 'x'}`")
-    return str(CHOICES["answer"]).format(opening=opening, first=shown, second=second)
+    opening, able = ANSWERS[kind]
+    return str(CHOICES["answer"]).format(opening=opening, able=able)
 
 
 def is_small_talk(request: str) -> bool:
@@ -67,15 +54,13 @@ def is_small_talk(request: str) -> bool:
 
 
 def is_honest(text: str) -> bool:
-    """True for an answer to something outside the training: in the words of any kind, or of
-    several, and whatever word it takes up; also for one that says no more than what it is."""
-    parts = zip(*ANSWERS.values(), strict=True)
-    choices = [f"(?:{'|'.join(map(re.escape, part))})" for part in parts]
-    pattern = re.escape(CHOICES["answer"])
-    for slot, choice in zip(("opening", "first", "second"), choices, strict=True):
-        pattern = pattern.replace(rf"\{{{slot}\}}", choice)
-    pattern = pattern.replace(r"\{word\}", r"`\w+`")
-    return text == SMALL_TALK["identity"] or bool(re.fullmatch(pattern, text))
+    """True for an answer to something outside the training: of any kind, or with the opening of
+    one and the end of another; also for one that says no more than what it is."""
+    openings, able = zip(*ANSWERS.values(), strict=True)
+    mixed = (
+        CHOICES["answer"].format(opening=one, able=other) for one in openings for other in able
+    )
+    return text == SMALL_TALK["identity"] or text in mixed
 
 
 class Requests:
@@ -142,7 +127,7 @@ class Requests:
             request = wordings.small(request)
         elif chance < 0.2:
             request = request.rstrip(".?!")
-        return request, answer(kind, request)
+        return request, answer(kind)
 
     def outside(self) -> tuple[str, str]:
         """A request outside the training, of any kind, and its answer."""
@@ -245,5 +230,5 @@ def library_questions(files: Iterable[SourceFile], rng: random.Random) -> Iterat
         count = _WORDINGS if name in answers else _UNKNOWN_WORDINGS
         for template in rng.sample(CHOICES["questions"], count):
             question = template.format(name=name)
-            said = answers.get(name) or answer("explain", question)
+            said = answers.get(name) or answer("explain")
             yield [("user", question), ("assistant", said)]

@@ -178,3 +178,18 @@ def test_ollamas_library_pulls_lists_runs_and_deletes(
         with pytest.raises(ollama.ResponseError, match="comes with the program"):
             client.delete("ember")
     assert main(["ps", "--url", server.url]) == 2
+
+
+def test_a_name_stays_on_its_line(
+    hub: Path, tmp_path: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hub.is_dir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "two\nnames\tand\rmore").symlink_to(tiny_model_dir)
+    write_tiny_model(tmp_path / "models" / "one\nname\t\r")
+    assert main(["list", "--names", "--models-dir", str(tmp_path / "models")]) == 0
+    assert capsys.readouterr().out.split("\n") == ["ember", "one␊name␉␍", "tiny", ""]
+    assert main(["list", "--models-dir", str(tmp_path / "models")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+    assert main(["show", "one\nname\t\r", "--models-dir", str(tmp_path / "models")]) == 0
+    assert "one␊name␉␍\n" in capsys.readouterr().out

@@ -102,6 +102,34 @@ def test_systemd_runs_it_with_its_options(system: Callable[[str], System]) -> No
     assert not unit.exists()
 
 
+@pytest.mark.parametrize("name", ["ends \\", "ends ", "100% $HOME %h", "a \"b\" 'c'", "\\n\ttab"])
+def test_systemd_reads_the_folder_as_it_is(
+    name: str, system: Callable[[str], System], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd = system("systemctl")
+    (folder := tmp_path / name).mkdir()
+    monkeypatch.chdir(folder)
+    assert main(["service", "install"]) == 0
+    unit = systemd.file("akunu-py.service").read_text()
+    lines = unit.replace("\\\n", " ").split("\n")  # as systemd.syntax(7) says
+    read = dict(line.strip().split("=", 1) for line in lines if "=" in line)
+    assert Path(read["WorkingDirectory"].replace("%%", "%")) == folder
+
+
+def test_systemd_reads_the_program_as_it_is(
+    system: Callable[[str], System], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    systemd = system("systemctl")
+    monkeypatch.setattr(sys, "executable", "/100% $HOME/python")
+    assert main(["service", "install", "--", "--api-key", SECRET]) == 0
+    assert '\nExecStart="/100%% $HOME/python" "-P"' in systemd.file("*.service").read_text()
+    for name in ("\\", '"', "'", "\t"):
+        monkeypatch.setattr(sys, "executable", f"/a{name}/python")
+        assert main(["service", "install"]) == 2
+        assert "systemd runs no program with such a name" in capsys.readouterr().err
+
+
 def test_launchd_runs_it_once_the_one_before_has_ended(system: Callable[[str], System]) -> None:
     launchd, domain = system("launchctl"), f"gui/{os.getuid()}"
     launchd.fails("bootout", "bootstrap", "bootstrap")

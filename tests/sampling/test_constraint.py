@@ -145,16 +145,34 @@ def test_what_a_schema_demands_in_vain_is_told(
 @pytest.mark.parametrize(
     ("grammar", "said"),
     [
-        (Grammar("json_schema", '{"type": "thing"}'), "JSON schema cannot be used: .*thing"),
-        (Grammar("regex", "(a"), "regular expression cannot be used: .*unclosed"),
-        (Grammar("lark", "start: unknown"), "grammar cannot be used: .*unknown name"),
+        (Grammar("json_schema", '{"type": "thing"}'), "Invalid type: thing"),
+        (
+            Grammar("json_schema", '{"patternProperties": {"(": {}}}'),
+            "regex parse error: unclosed group",
+        ),
+        (
+            Grammar("json_schema", '{"const": "\\ud800"}'),
+            "unexpected end of hex escape at line 1 column 19",
+        ),
+        (
+            Grammar("json_schema", '{"$ref": "http://a/b"}'),
+            "Resource 'http://a/b' is not present in a registry",
+        ),
+        (Grammar("regex", "(a"), 'invalid regex "(a": regex parse error: unclosed group'),
+        (Grammar("lark", 'start: a\na: "x" unknown'), 'line 2, column 4: unknown name: "unknown"'),
+        (Grammar("lark", "x"), "line 1, column 2: Expected token ':', found '\\n'"),
+        (Grammar("lark", "start: <|no|>"), 'line 1, column 8: unknown special token: "<|no|>"'),
+        (Grammar("lark", 'start: "a" start'), "it takes too long for each token"),
     ],
     ids=lambda value: value.source if isinstance(value, Grammar) else "",
 )
-def test_an_invalid_grammar_is_refused(engine: Engine, grammar: Grammar, said: str) -> None:
-    with pytest.raises(InvalidRequestError, match=said) as caught:
+def test_an_invalid_grammar_is_refused_in_plain_words(
+    engine: Engine, grammar: Grammar, said: str
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
         engine.generate(PROMPT, Options(grammar=grammar))
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(f": {said}.")
+    assert str(caught.value).startswith(f"The {grammar.name} ")
 
 
 @pytest.fixture(scope="module")

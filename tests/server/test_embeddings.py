@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,6 +17,7 @@ import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.model import embedding
 from akunu_py.model.library import LocalModel
+from akunu_py.server import app
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import ServerSettings
 from tests.qwen import (
@@ -33,6 +35,7 @@ from tests.server.live import LiveServer, serve_pool, wait_until
 
 RERANKER = "Qwen3-Reranker-tiny"
 EMBEDDING = ("/v1/embeddings", "/embedding", "/embeddings", "/api/embed", "/api/embeddings")
+CHAT = {"messages": [{"role": "user", "content": "a"}]}
 TEXTS = ["What is a panda?", "hi", "é" * 150]
 
 
@@ -210,6 +213,40 @@ def test_a_chat_model_embeds_nothing_and_is_not_loaded_for_it(folders: dict[str,
         refused = live.post("/v1/rerank", {"model": "last", "query": "a", "documents": ["a"]})
         assert "last is for embedding, not for reranking: choose another" in refused.text
         assert [seat.model.name for seat in pool.seats] == ["last"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"model": "last", "input": "hi"}),
+        ("/embedding", {"model": "last", "content": "hi"}),
+        ("/v1/rerank", {"model": RERANKER, "query": "a", "documents": ["a"]}),
+        ("/tokenize", {"model": "last", "content": "hi"}),
+        ("/v1/messages/count_tokens", CHAT),
+        ("/v1/responses/input_tokens", {"input": "a"}),
+        ("/v1/chat/completions/input_tokens", CHAT),
+    ],
+)
+def test_what_is_no_stream_is_none_while_its_model_loads(
+    folders: dict[str, Path], path: str, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "ERRORS_COME_S", 0.01)
+    loads = Event()
+
+    def load_later(model: LocalModel, _: int) -> Engine:
+        loads.wait(10)
+        return load(model)
+
+    models = [LocalModel(name, folder) for name, folder in folders.items()]
+    pool = Pool(load_later, ServerSettings(), models[:1], others=lambda: models)
+    with serve_pool(pool, wait_until_loaded=False) as live, ThreadPoolExecutor(1) as client:
+        asked = client.submit(live.post, path, body | {"stream": True})
+        wait_until(lambda: asked.done() or pool.waiting == 1)
+        later = {"prompt": "a", "stream": True, "max_tokens": 1}
+        with live.client.stream("POST", "/v1/completions", json=later):  # the first has begun too
+            loads.set()
+        assert asked.result().headers["content-type"] == "application/json"
+        assert asked.result().json()
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,12 @@ def test_an_answer_says_what_it_is_and_how_to_name_a_larger_model(kind: str) -> 
     assert refusals.is_honest(answer)
 
 
-def test_an_answer_takes_up_the_users_words() -> None:
-    assert "`sentence`" in refusals.answer("write", "Write a function that reverses a sentence.")
-    assert "`area`" in refusals.answer("judge", "Fix this: def area(w, h): return w + h")
-    assert refusals.is_honest(refusals.answer("nonsense", "??"))
+def test_answers_are_honest_with_the_opening_of_one_and_the_end_of_another() -> None:
+    write, judge = refusals.answer("write"), refusals.answer("judge")
+    assert refusals.is_honest(write)
+    mixed = judge.partition(".")[0] + "." + write.partition(".")[2]
+    assert refusals.is_honest(mixed)
+    assert not refusals.is_honest(f"{write} Or not.")
 
 
 def test_edits_are_not_taken_for_refusals() -> None:

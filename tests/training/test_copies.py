@@ -32,11 +32,12 @@ def test_an_undone_edit_stands_in_the_code_before_it() -> None:
     fences = ([OPEN, 95, 96], [96, OPEN, STOP])
     code, changed = [11, 12, OLD, 14, 15, 16], [11, 12, NEW, 14, 15, 16]
     tokens, learned, begins = [70, *code], [False] * 7, list[int]()
-    for body in (changed, code, code):  # an edit, its undoing, and the code once more
+    # An edit, its undoing, and the code once more, with a sentence below it.
+    for body, said in ((changed, []), (code, []), (code, [80, 81])):
         tokens += [71]
         begins.append(len(tokens))
-        tokens += [*fences[0], *body, *fences[1]]
-        learned += [False] + [True] * 12
+        tokens += [*fences[0], *body, *fences[1][:-1], *said, STOP]
+        learned += [False] + [True] * (12 + len(said))
     alignment = align(np.array(tokens), np.array(learned), fence=OPEN)
     sources = [alignment.source[at + 3 : at + 9].tolist() for at in begins]
     assert sources[1] == [1, 2, 3, 4, 5, 6]  # not in the answer in between

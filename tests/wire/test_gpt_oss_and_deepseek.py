@@ -1,11 +1,13 @@
 """Reasoning, text and calls of gpt-oss and DeepSeek in every contract, streamed and whole."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.chat_templates import TEMPLATES, templated_engine
 from tests.parrot import parrot_engine
 from tests.server.live import LiveServer, serve
 
@@ -64,6 +66,13 @@ def spoken(
     template = f"{TEMPLATE}{{# {family.hint} #}}"
     with serve(lambda: parrot_engine(folder, template)) as server:
         yield server, family
+
+
+@pytest.fixture(scope="module")
+def r1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    with serve(lambda: templated_engine(folder, TEMPLATES["deepseek r1"])) as server:
+        yield server
 
 
 def asked(says: str, **fields: Any) -> dict[str, Any]:
@@ -145,6 +154,26 @@ def test_gpt_oss_cannot_be_told_not_to_think(spoken: tuple[LiveServer, Family]) 
             assert "`think` cannot be false, as this model" in answer.json()["error"]
         else:
             assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "usual", "told"),
+    [
+        ("/api/chat", {"stream": False}, {"think": False}),
+        ("/api/generate", {"stream": False, "prompt": "Which?"}, {"think": False}),
+        ("/v1/messages", {}, {"thinking": {"type": "disabled"}}),
+        ("/v1/chat/completions", {}, {"reasoning_effort": "none"}),
+        ("/v1/chat/completions", {}, {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("/v1/responses", {"input": "Which?"}, {"reasoning": {"effort": "none"}}),
+    ],
+)
+def test_r1_thinks_unless_it_is_told_not_to(
+    r1: LiveServer, path: str, usual: dict[str, Any], told: dict[str, Any]
+) -> None:
+    body = asked("Which?", max_tokens=9, max_output_tokens=9, options={"num_predict": 9}) | usual
+    thoughts = re.compile('"thinking":|"reasoning_content":|"reasoning_text"')
+    assert thoughts.search(json.dumps(r1.ask(path, body)))
+    assert not thoughts.search(json.dumps(r1.ask(path, body | told)))
 
 
 def test_stops_hold_for_text_only(spoken: tuple[LiveServer, Family]) -> None:
