@@ -201,23 +201,19 @@ class Engine:
     def stream(
         self, asked: Asked | Sequence, options: Options | None = None, **named: Unpack[NamedOptions]
     ) -> Answering:
-        """Answers a prompt round by round; only the last event has a finish reason.
+        """Answers a prompt round by round; only the last event has a finish reason. A new request
+        ends it; who goes on reading it gets an `InvalidRequestError`.
 
-        A new request ends it; who goes on reading it gets an `InvalidRequestError`.
-
-        Args:
-            asked: text; the messages of a conversation; ids exactly as the model should see them; a
-                gap with the text around it; or a `Sequence` made from one of these, which has its
-                own options.
-            options: the options of the request; the default is greedy and speculative.
-            named: single options by name, which override those in `options`.
+        The prompt is text; the messages of a conversation; ids exactly as the model should see
+        them; a gap with the text around it; or a `Sequence` made from these, with its own options.
+        Single options by name override those in `options`, which are greedy and speculative by
+        default.
 
         >>> sum(len(event.tokens) for event in engine.stream("def mean(values):", max_tokens=3))
         3
 
-        Raises:
-            InvalidRequestError: if the prompt is empty or the options cannot be served.
-            ContextOverflowError: if the prompt does not fit.
+        Raises InvalidRequestError if the prompt is empty or the options cannot be served, and
+        ContextOverflowError if the prompt does not fit.
         """
         self.runner.owner.check()
         sequence = Sequence.of(asked, _merged(options, named))
@@ -259,20 +255,13 @@ class Engine:
         parallel: int = DEFAULT_PARALLEL,
         **named: Unpack[NamedOptions],
     ) -> list[Completion]:
-        """Answers several prompts together, each as `generate` would; see `stream` for the errors.
+        """Answers several prompts together, `parallel` at a time, each as `generate` would; see
+        `stream` for the errors. Options are those of every request, or a list with those of each;
+        named ones hold for every request, and a seed is that of each prompt.
 
         They share forward passes (exact ones as far as their class allows), unless
-        `batch.why_impossible` gives a reason not to.
-
-        Args:
-            asked: the prompts.
-            options: the options of every request, or a list with those of each.
-            parallel: how many are answered at a time.
-            named: options by their names, for every request; a seed is that of each prompt.
-
-        Raises:
-            InvalidRequestError: also if `parallel` is not positive, or a list of options has not as
-                many as there are prompts.
+        `batch.why_impossible` gives a reason not to. Raises InvalidRequestError also if `parallel`
+        is not positive, or there are not as many options as prompts.
         """
         self.runner.owner.check()
         if not isinstance(parallel, int) or parallel < 1:

@@ -76,18 +76,11 @@ class Completion:
     >>> len(answer.token_ids), str(answer.finish_reason)
     (3, 'length')
 
-    Attributes:
-        model: the name of the model.
-        pieces: the text, in the pieces in which it arrived.
-        token_ids: the generated ids, without end tokens.
-        finish_reason: why the text ended, as a word: `eos` (an end token, or the grammar is
-            complete), `stop` (a stop string), `length` (`max_tokens`), `context` (the context is
-            full), or `cancelled`, also until the last event says otherwise.
-        stats: the request's statistics; `help(answer.stats.as_dict)` names them.
-        logprobs: one per token, if the request asked for them.
-        end_logprob: that of the end token, if there is one and the request asked for it.
-        prompt_logprobs: the prompt's, if the request asked for them.
-        stop: the stop string that the text ended with, if any.
+    `token_ids` are without end tokens. `finish_reason` is a word: `eos` (an end token, or the
+    grammar is complete), `stop` (the stop string `stop`), `length` (`max_tokens`), `context` (the
+    context is full), or `cancelled`, also until the last event says otherwise.
+    `help(answer.stats.as_dict)` names the statistics. Log-probabilities, one per token, of the end
+    token and of the prompt, are there if the request asked for them.
     """
 
     model: str

@@ -229,17 +229,14 @@ class Tokenizer:
         settings: Mapping[str, Any] | None = None,
     ) -> str:
         """A conversation as text for `encode`, by the model's template; `readable` shows it to
-        people.
+        people. Raises InvalidRequestError if the model has no template, or it refuses these
+        messages.
 
         Control tokens that are spelled out in a message or a tool are text: only the template can
-        end a turn. In the assistant's messages they are what the model wrote.
-
-        `open_answer` ends it where the assistant's answer begins; `tools` are in OpenAI's form;
-        `settings` are further variables of the template, such as `enable_thinking`. If that is
-        false, a block of reasoning that the template opens is closed, as in llama-server.
-
-        Raises:
-            InvalidRequestError: if the model has no template, or it refuses these messages.
+        end a turn. In the assistant's messages they are what the model wrote. `open_answer` ends it
+        where the assistant's answer begins; `tools` are in OpenAI's form; `settings` are further
+        variables of the template, such as `enable_thinking`; if that is false, a block of reasoning
+        that the template opens is closed, as in llama-server.
         """
         if not self.has_chat_template:
             raise InvalidRequestError(
