@@ -31,10 +31,10 @@ from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.costs import KnownCosts
 from akunu_py.prompt import Asked, messages_of
+from akunu_py.rounds import EngineCounters
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Phase, Sequence
-from akunu_py.stats import EngineCounters
 from akunu_py.text.tokenizer import Message
 
 _MEASURE_AGAIN_S: Final = 300.0

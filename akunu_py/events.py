@@ -13,8 +13,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
-from akunu_py.round import Finish, Round
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 from akunu_py.tokens import PromptLogprobs, TokenLogprob
 

@@ -28,11 +28,10 @@ from akunu_py.planning.costs import KnownCosts
 from akunu_py.planning.row_class import RowClass
 from akunu_py.prompt import encode_prompt, encode_references
 from akunu_py.prompt_memory import ChunkSize, PromptMemory
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import EngineCounters, Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
 from akunu_py.sampling.sampler import SamplerFactory
 from akunu_py.sequence import Phase, Sequence
-from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
 from akunu_py.tokens import LogprobRequest, Origin, common_prefix_length
 

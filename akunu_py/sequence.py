@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.prompt import Asked, EncodedPrompt
-from akunu_py.stats import Stats
+from akunu_py.rounds import Stats
 
 if TYPE_CHECKING:
     from akunu_py.cache.prefix_pool import PrefixSlot

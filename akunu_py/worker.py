@@ -21,10 +21,9 @@ from akunu_py.events import Event, EventStream
 from akunu_py.machine.device_memory import give_back_memory
 from akunu_py.machine.threads import Turns, check_process, start
 from akunu_py.options import MAX_PARALLEL, Options
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Sequence
-from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

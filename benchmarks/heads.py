@@ -51,7 +51,7 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS, Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Sequence as Requested
 from akunu_py.tokens import Origin

@@ -14,8 +14,7 @@ import pytest
 import akunu_py
 from akunu_py import options
 from akunu_py.engine import Engine
-from akunu_py.round import Finish
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Stats
 
 PROMPT = "def mean(values):"
 NAMED = Path(akunu_py.__file__).with_name("named_options.py")

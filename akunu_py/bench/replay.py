@@ -25,7 +25,7 @@ from akunu_py.memory.segment import Segment
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.tokens import common_prefix_length
 
 UNIT_COSTS: Final = CostCurve((CostLevel(0, 1.0, ((1, 1.0),)),))

@@ -16,10 +16,8 @@ from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.events import Event, EventStream
 from akunu_py.options import DRAFTERS, Options, Sampling
 from akunu_py.package import write_atomically
-from akunu_py.round import Finish
-from akunu_py.stats import Stats
-from akunu_py.text.chat import ChatTranscript
-from akunu_py.text.tokenizer import Message
+from akunu_py.rounds import Finish, Stats
+from akunu_py.text.tokenizer import ChatTranscript, Message
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.chain import Chain
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
-from akunu_py.round import Round, RoundClock
+from akunu_py.rounds import Round, RoundClock
 
 _OBSERVE_EVERY: Final = 8
 """Correcting the costs takes one or two percent of a small model's forward pass, so most of the

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from akunu_py.drafting.base import FORCED, NO_DRAFT, Draft, Drafter, NoDrafter
 from akunu_py.drafting.chain import Chain
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import HeadPairs

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import Finish, Round
 from akunu_py.sampling.random import draw
 
 

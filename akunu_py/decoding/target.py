@@ -19,7 +19,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.row_class import RowClass
-from akunu_py.round import Round, RoundClock
+from akunu_py.rounds import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.tokens import LogprobRequest

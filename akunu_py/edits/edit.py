@@ -37,8 +37,7 @@ from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import EditError, InvalidRequestError, UnreadableRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Options
-from akunu_py.round import Finish
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Stats
 from akunu_py.text.tokenizer import Message, Tokenizer
 
 _DELETES: Final = re.compile(

@@ -34,8 +34,7 @@ from akunu_py.model.head_loading import load_head
 from akunu_py.model.library import LocalModel
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
-from akunu_py.text.chat import ChatTemplate
-from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.tokenizer import ChatTemplate, Tokenizer
 
 _OWN_TEMPLATE: Final = ChatTemplate()
 

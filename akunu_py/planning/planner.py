@@ -19,7 +19,7 @@ from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
 from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, PipelineGain, Probes
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 
 PROPOSAL_SHARE: Final = 0.02
 """The fraction of all time that proposals without a draft may take."""

@@ -16,7 +16,7 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
 from akunu_py.prompt import PromptInput
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,

@@ -21,11 +21,10 @@ from akunu_py.events import Completion, Event, EventStream
 from akunu_py.model.library import LocalModel
 from akunu_py.options import Options
 from akunu_py.prompt import EncodedPrompt, PromptInput, encode_prompt
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish, Stats
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, UnavailableError
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import Stats
 from akunu_py.text.fim import FillRequest
 from akunu_py.worker import EngineWorker
 

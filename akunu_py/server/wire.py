@@ -22,9 +22,8 @@ from starlette.types import Receive, Scope, Send
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import BUNDLED_MODEL
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish, Stats
 from akunu_py.server.errors import ApiError, noted_error
-from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
 from akunu_py.tokens import TokenLogprob
 

@@ -23,7 +23,7 @@ from akunu_py.cli.conversation import (
 )
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, SessionFileError
 from akunu_py.options import Options, Sampling
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
 from tests.parrot import parrot_engine

@@ -21,7 +21,7 @@ from akunu_py.decoding.target import ModelTarget
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.planner import FixedPlanner
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_model
 from tests.decoding.company import joining, prompt_of

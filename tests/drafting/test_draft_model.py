@@ -18,7 +18,7 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_model
 from tests.fakes import GuessingDrafter, rounds_of
