@@ -28,10 +28,8 @@ _DEFECT, _REFUSED, _RANK_LOST, _INTERRUPTED, _NO_READER = 1, 2, 3, 130, 141
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Runs the program and returns its exit code; without `words`, it reads `sys.argv`.
-
-    Raises:
-        SystemExit: after `--help` or `--version` has been printed.
+    """Runs the program and returns its exit code; without `words`, it reads `sys.argv`. Raises
+    SystemExit after `--help` and `--version`.
     """
     _fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -82,7 +80,7 @@ def _run(invocation: Invocation) -> int:
                 "`mlx.launch`."
             )
         find_backend()
-        from akunu_py.ranks.joining import connect  # noqa: PLC0415  (imports MLX)
+        from akunu_py.ranks.group import connect  # noqa: PLC0415  (imports MLX)
 
         connect()
     if not rank:

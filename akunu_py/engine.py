@@ -29,12 +29,12 @@ from akunu_py.named_options import NamedOptions
 from akunu_py.option_field import with_named
 from akunu_py.options import DEFAULT_PARALLEL, Options
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.prompt import Asked, messages_of
+from akunu_py.rounds import EngineCounters
 from akunu_py.runner import Runner
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Phase, Sequence
-from akunu_py.stats import EngineCounters
 from akunu_py.text.tokenizer import Message
 
 _MEASURE_AGAIN_S: Final = 300.0
@@ -42,32 +42,17 @@ _MEASURE_AGAIN_S: Final = 300.0
 
 
 class Engine:
-    """Answers requests with one model.
+    """Answers requests with one model, loaded for `backend`. `max_context` limits a prompt and its
+    answer together (None: the model's own limit); caches grow as requests need it.
 
-    Args:
-        model: the target.
-        backend: the machine that the model was loaded for.
-        max_context: the most tokens of a prompt and its answer together; None means the model's
-            own limit. Caches grow up to this size as requests need it.
-        calibrate: called once, by the first request that leaves the number of draft tokens to the
-            planner. The default measures nothing, but reads what was measured earlier.
-        draft_model: drafts for requests whose drafter is `model`.
-        prefill_step_size: prompt tokens per forward pass; a cancelled request stops after the
-            current pass. None means few if a request can be cancelled, else the fastest number.
-        prompt_cache_bytes: bytes that the caches of requests may take together; None means a share
-            of the free memory. A single request is always served, whatever it takes.
-        prompt_store: saves the caches on disk whenever `save_prompts` is called.
-        memory: the texts that `auto` drafts from besides the requests.
+    `calibrate` finds the costs, once, when the planner first needs them; the default only reads
+    stored ones. `prefill_step_size` are prompt tokens per pass, after which a request can be
+    cancelled; None chooses. `prompt_cache_bytes` limits all caches together (None: a share of the
+    free memory), though a single request is always served. `save_prompts` writes them to
+    `prompt_store`; `auto` drafts from `memory` too; `draft_model` serves the drafter `model`.
 
-    Attributes:
-        speculation: drafters, planners and costs, kept between requests.
-        batch: the requests that are decoding.
-        runner: computes the forward passes of requests.
-        memory: the texts that `auto` drafts from besides the requests.
-
-    Raises:
-        ContextOverflowError: if `max_context` exceeds the model's.
-        InvalidRequestError: if the draft model does not fit the model, or a step has no tokens.
+    Raises ContextOverflowError if `max_context` exceeds the model's, and InvalidRequestError if the
+    draft model does not fit or a step has no tokens.
     """
 
     def __init__(
@@ -176,11 +161,8 @@ class Engine:
         )
 
     def add_drafter(self, name: str, make: DrafterFactory) -> None:
-        """Lets requests name a drafter of your own.
-
-        Args:
-            name: what `Options.drafter` calls it.
-            make: called for each request that names it, with the request's sampler.
+        """Lets requests name a drafter of your own, in `Options.drafter`; `make` is called for each
+        such request, with its sampler.
         """
         self.runner.owner.check()
         self.speculation.add_drafter(name, make)
@@ -219,23 +201,19 @@ class Engine:
     def stream(
         self, asked: Asked | Sequence, options: Options | None = None, **named: Unpack[NamedOptions]
     ) -> Answering:
-        """Answers a prompt round by round; only the last event has a finish reason.
+        """Answers a prompt round by round; only the last event has a finish reason. A new request
+        ends it; who goes on reading it gets an `InvalidRequestError`.
 
-        A new request ends it; who goes on reading it gets an `InvalidRequestError`.
-
-        Args:
-            asked: text; the messages of a conversation; ids exactly as the model should see them; a
-                gap with the text around it; or a `Sequence` made from one of these, which has its
-                own options.
-            options: the options of the request; the default is greedy and speculative.
-            named: single options by name, which override those in `options`.
+        The prompt is text; the messages of a conversation; ids exactly as the model should see
+        them; a gap with the text around it; or a `Sequence` made from these, with its own options.
+        Single options by name override those in `options`, which are greedy and speculative by
+        default.
 
         >>> sum(len(event.tokens) for event in engine.stream("def mean(values):", max_tokens=3))
         3
 
-        Raises:
-            InvalidRequestError: if the prompt is empty or the options cannot be served.
-            ContextOverflowError: if the prompt does not fit.
+        Raises InvalidRequestError if the prompt is empty or the options cannot be served, and
+        ContextOverflowError if the prompt does not fit.
         """
         self.runner.owner.check()
         sequence = Sequence.of(asked, _merged(options, named))
@@ -277,20 +255,13 @@ class Engine:
         parallel: int = DEFAULT_PARALLEL,
         **named: Unpack[NamedOptions],
     ) -> list[Completion]:
-        """Answers several prompts together, each as `generate` would; see `stream` for the errors.
+        """Answers several prompts together, `parallel` at a time, each as `generate` would; see
+        `stream` for the errors. Options are those of every request, or a list with those of each;
+        named ones hold for every request, and a seed is that of each prompt.
 
         They share forward passes (exact ones as far as their class allows), unless
-        `batch.why_impossible` gives a reason not to.
-
-        Args:
-            asked: the prompts.
-            options: the options of every request, or a list with those of each.
-            parallel: how many are answered at a time.
-            named: options by their names, for every request; a seed is that of each prompt.
-
-        Raises:
-            InvalidRequestError: also if `parallel` is not positive, or a list of options has not as
-                many as there are prompts.
+        `batch.why_impossible` gives a reason not to. Raises InvalidRequestError also if `parallel`
+        is not positive, or there are not as many options as prompts.
         """
         self.runner.owner.check()
         if not isinstance(parallel, int) or parallel < 1:
@@ -323,14 +294,10 @@ class Engine:
         return [completion for _, completion in answers]
 
     def compile(self, options: Options) -> Options:
-        """The options with their grammar compiled; any thread may call this.
-
-        Another process tries the grammar first, so that none can take more than some seconds, or
-        all memory.
-
-        Raises:
-            InvalidRequestError: if the grammar is invalid or too complex.
-            QueueFullError: if too many grammars are waiting already.
+        """The options with their grammar compiled; any thread may call this. Another process tries
+        it first, so that none can take more than some seconds, or all memory. Raises
+        InvalidRequestError if it is invalid or too complex, and QueueFullError if too many are
+        waiting.
         """
         grammar = options.grammar
         if grammar is None or grammar.compiled is not None:

@@ -30,11 +30,8 @@ class ModelNotFoundError(ModelLoadError):
 
 
 class ContextOverflowError(InvalidRequestError):
-    """The prompt does not fit into the cache, or the cache into the model's context.
-
-    Attributes:
-        tokens: the tokens of the prompt, or a lower bound; None if no prompt is too long.
-        limit: how many tokens there is room for.
+    """The prompt does not fit into the cache, or the cache into the model's context. `tokens` of
+    the prompt (or a lower bound; None if no prompt is too long) exceed `limit`.
     """
 
     def __init__(

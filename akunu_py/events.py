@@ -13,30 +13,24 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
-from akunu_py.round import Finish, Round
-from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.text.stream import Piece
+from akunu_py.tokens import PromptLogprobs, TokenLogprob
 
 _SIGNAL_INTERVAL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One round of an answer, as text.
+    """One round of an answer, as text that can be shown now, one piece per token.
 
     >>> first = next(engine.stream("def mean(values):", max_tokens=3))
     >>> len(first.tokens) >= 1, first.finish_reason
     (True, None)
 
-    Attributes:
-        round: its tokens, what was drafted, and the finish reason if the text ends with it.
-        pieces: the text that can be shown now, one piece per token.
-        stats: the request's sums up to this round.
-        prompt_logprobs: the prompt's, if the request asked for them; once, before any token.
-        stop: the stop string that the text ended with, if any.
-        prompt_done: how many tokens of the prompt have been computed or were cached, if the event
-            is only a progress report.
+    `stats` are the request's sums so far. `prompt_logprobs` comes once, before any token, if asked
+    for; `stop` is the stop string that ended the text; `prompt_done`, in a progress report only,
+    how many tokens of the prompt have been computed or were cached.
     """
 
     round: Round
@@ -81,18 +75,11 @@ class Completion:
     >>> len(answer.token_ids), str(answer.finish_reason)
     (3, 'length')
 
-    Attributes:
-        model: the name of the model.
-        pieces: the text, in the pieces in which it arrived.
-        token_ids: the generated ids, without end tokens.
-        finish_reason: why the text ended, as a word: `eos` (an end token, or the grammar is
-            complete), `stop` (a stop string), `length` (`max_tokens`), `context` (the context is
-            full), or `cancelled`, also until the last event says otherwise.
-        stats: the request's statistics; `help(answer.stats.as_dict)` names them.
-        logprobs: one per token, if the request asked for them.
-        end_logprob: that of the end token, if there is one and the request asked for it.
-        prompt_logprobs: the prompt's, if the request asked for them.
-        stop: the stop string that the text ended with, if any.
+    `token_ids` are without end tokens. `finish_reason` is a word: `eos` (an end token, or the
+    grammar is complete), `stop` (the stop string `stop`), `length` (`max_tokens`), `context` (the
+    context is full), or `cancelled`, also until the last event says otherwise.
+    `help(answer.stats.as_dict)` names the statistics. Log-probabilities, one per token, of the end
+    token and of the prompt, are there if the request asked for them.
     """
 
     model: str
@@ -180,15 +167,10 @@ def _nothing() -> None:
 
 class EventStream:
     """The events of one request, in order. `cancel` calls `on_cancel`; a thread calls `before_wait`
-    before it waits for an event.
+    before it waits for an event. Any thread may look at `last`, the newest event, read or not.
 
     A thread reads the events with `for`, an event loop with `async for`. As a context manager, the
     stream cancels the rest of the request at the end of the block.
-
-    Attributes:
-        last: the newest event, read or not; any thread may look at it.
-        finished: whether the engine is done with the request.
-        cancelled: whether the rest is no longer wanted.
     """
 
     def __init__(

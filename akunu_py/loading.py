@@ -19,8 +19,7 @@ from akunu_py.option_field import with_named
 from akunu_py.options import BUNDLED_MODEL, ModelOptions
 from akunu_py.package import __version__
 from akunu_py.ranks.group import Ranks, find_ranks
-from akunu_py.ranks.mirror import RankedModel, follow
-from akunu_py.ranks.sharding import sampled_weights, take_share
+from akunu_py.ranks.split_model import RankedModel, follow, sampled_weights, take_share
 
 
 def load(
@@ -29,21 +28,16 @@ def load(
     calibrate: Calibrate = find_cost_curve,
     **named: Unpack[NamedModelOptions],
 ) -> Engine:
-    """Loads a model and makes an engine of it.
+    """Loads a model (its options, or just its name or folder; by default the bundled one) and makes
+    an engine of it. `named` are single options of the model, such as `kv_bits=8`; `calibrate`: see
+    Engine.
 
     >>> engine = akunu_py.load()
     >>> engine.model.name
     'ember'
 
-    Args:
-        model: the options of a model, or just its name or folder; by default, the bundled model.
-        calibrate: finds what forward passes cost; see `Engine`.
-        named: single options of the model by name, such as `kv_bits=8`.
-
-    Raises:
-        AkunuError: if the model, the machine or the options do not allow it.
-        SystemExit: at the end, in all processes of `mlx.launch` except the first, which only
-            compute for that one.
+    Raises AkunuError if the model, the machine or the options do not allow it. All processes of
+    `mlx.launch` but the first compute for that one and end with SystemExit.
     """
     if not isinstance(model, ModelOptions | str | Path):
         found = type(model).__name__

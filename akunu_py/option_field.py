@@ -66,30 +66,14 @@ class OneOf:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What is declared about a field.
+    """What is declared about a field: what it is for (`help`, half a sentence; `meaning` where that
+    is only true of the flag), the values `within`, and how it is typed and shown, as in argparse.
 
-    Attributes:
-        name: of the field.
-        default: of the field.
-        help: what the option is for, in half a sentence.
-        meaning: of the field, where the help is only true of the flag.
-        within: the numbers that it accepts.
-        flag: the option as it is typed; a word without dashes for a positional argument; None if it
-            is not on the command line. By default, made from the name.
-        short: a second way to type it.
-        read: converts a word to a value; raises `UnreadableWordError`. By default, chosen by the
-            type of the field.
-        metavar: stands for the value in the help. By default, chosen by the type.
-        choices: the words that may be typed.
-        shown: the default as the help shows it, if it differs from `default`.
-        group: its heading in the help, if it differs from that of the dataclass.
-        nargs: how many words it takes, as in argparse; one if it is not given.
-        const: the value without a word, if `nargs` is `?`.
-        repeated: whether the option may be given several times, with one word each.
-        required: whether the command line must have it.
-        quick: the default with `--quick`, in commands that have that.
-        off: another flag, the value that it stands for, and its help.
-        wire: other names of the field in requests to the server.
+    By default, `flag` is made from the name (without dashes: a positional argument; None: not on
+    the command line), `read` (which raises `UnreadableWordError`) and `metavar` from the type.
+    `const` is the value without a word, `quick` the default with `--quick`; `repeated` takes one
+    word each time; `off` is another flag, its value and help; `wire` are further names in requests
+    to the server.
     """
 
     name: str = ""
@@ -141,12 +125,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Part:
-    """How a dataclass uses the options of another dataclass in one of its fields.
-
-    Attributes:
-        group: the heading of these options in the help.
-        without: the fields that cannot be set here.
-        defaults: defaults that replace those of the fields.
+    """How a dataclass uses the options of another in one of its fields: the heading in the help,
+    the fields that cannot be set here, and other defaults.
     """
 
     group: str = ""

@@ -5,10 +5,10 @@ refuse a wrong option before it loads any library.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from sys import float_info
 from typing import Any, Final, Literal, Self
 
 from akunu_py.errors import InvalidRequestError
@@ -69,14 +69,10 @@ KVForm = Literal["packed", "dequantized", "bytewise"]
 
 @dataclass(frozen=True)
 class KVQuantization:
-    """How the keys and values of layers with full attention are quantized, as in mlx-lm.
-
-    Attributes:
-        bits: bits per number, 4 or 8.
-        group_size: how many numbers share a scale and a bias: 32, 64 or 128.
-        start: the context length from which on they are quantized.
-        form: how attention reads them: `packed`, as mlx-lm's does; `dequantized` by MLX's kernel
-            for each forward pass; or dequantized `bytewise`, which is faster on a CPU.
+    """How the keys and values of layers with full attention are quantized, as in mlx-lm: to 4 or 8
+    bits in groups of 32, 64 or 128, from the context length `start` on. Attention reads them
+    `packed`, as mlx-lm's does; `dequantized` by MLX's kernel for each forward pass; or dequantized
+    `bytewise`, which is faster on a CPU.
     """
 
     bits: int
@@ -218,7 +214,7 @@ class Sampling:
     def __post_init__(self) -> None:
         check_options(self)
         for token, bias in self.logit_bias:
-            if token < 0 or not math.isfinite(bias):
+            if token < 0 or not abs(bias) <= float_info.max:
                 raise InvalidRequestError(f"`logit_bias` must be ID=NUMBER, not {token}={bias}.")
 
     @property
@@ -239,15 +235,11 @@ GRAMMAR_NAMES: Final[Mapping[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """How a model marks the reasoning at the beginning of an answer. Grammars and stop strings
-    apply only after it, and tool-call marks inside it are plain text.
+    apply only after it, and tool-call marks inside it are plain text. `is_open`: the prompt ends
+    with `start`.
 
-    Attributes:
-        start, end: the marks around it.
-        is_open: whether the prompt already ends with `start`.
-        budget: the most tokens of reasoning before a grammar; None for no limit.
-        again: begins another message, if answers are messages with headers; there may then be
-            several with reasoning.
-        headers: the headers of text messages, the usual one first.
+    `budget` limits its tokens before a grammar. `again` begins another message, which may have more
+    reasoning, if answers are messages with `headers`, of which the usual is first.
     """
 
     start: str
@@ -275,25 +267,17 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar that an answer must match: all of it after the reasoning or, with `wake`, parts.
-
-    An invalid schema, expression or grammar is refused when the request begins.
+    """A grammar that an answer must match: all of it after the reasoning or, with `wake`, parts. An
+    invalid one is refused when the request begins; an unknown kind, and a schema that is not JSON,
+    with an InvalidRequestError here.
 
     >>> digits = akunu_py.Grammar("regex", "[0-9]{3}")
     >>> engine.generate("The year 1", max_tokens=8, grammar=digits).text.isdigit()
     True
 
-    Attributes:
-        kind: the language of `source`.
-        source: a JSON schema as JSON text, a regular expression in the syntax of Rust's `regex`,
-            or a context-free grammar in llguidance's variant of Lark.
-        wake: which parts must match; None for the whole answer.
-        headed: whether it includes the headers of messages (see `Reasoning`).
-        unmet: the constraints of a schema that the grammar cannot enforce.
-        compiled: the result of `Engine.compile`.
-
-    Raises:
-        InvalidRequestError: if the kind is unknown, or a schema is not JSON.
+    `source` is a JSON schema, a regular expression of Rust's `regex`, or a grammar in llguidance's
+    variant of Lark; `headed`: with the headers of messages (see `Reasoning`). `unmet` are
+    constraints of a schema that it cannot enforce. `compiled` is the result of `Engine.compile`.
     """
 
     kind: GrammarKind

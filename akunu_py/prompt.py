@@ -34,19 +34,10 @@ Asked = PromptInput | Sequence[Message]
 def encode_prompt(
     model: "TargetModel", asked: Asked | EncodedPrompt, options: Options, limit: int
 ) -> EncodedPrompt:
-    """Encodes a prompt, unless it consists of ids already; any thread may call this.
-
-    Args:
-        model: the target.
-        asked: the caller's input.
-        options: the options of the request, which say how much room an answer needs.
-        limit: the most tokens of a prompt and its answer together.
-
-    Raises:
-        InvalidRequestError: if the prompt is empty, has ids outside the vocabulary, or asks a model
-            that cannot fill gaps to fill one.
-        ContextOverflowError: if it does not fit together with one token of the answer. The text
-            around a gap is cut to fit.
+    """Encodes a prompt, unless it consists of ids already, so that it fits `limit` with its answer;
+    the text around a gap is cut. Any thread may call this. Raises ContextOverflowError if not even
+    one token of the answer fits, and InvalidRequestError if it is empty, has ids outside the
+    vocabulary, or is a gap that the model cannot fill.
     """
     tokenizer = model.tokenizer
     if isinstance(asked, EncodedPrompt):
@@ -124,15 +115,10 @@ def _text_of(content: Any) -> str:
 def encode_references(
     tokenizer: Tokenizer, texts: Sequence[str], limit: int, sample_calls: Sequence[str] = ()
 ) -> list[list[int]]:
-    """The ids of texts that an answer may repeat: the last ones, up to the size of a context.
+    """The ids of texts that an answer may repeat, the most important last, of at most `limit`
+    tokens. Control tokens spelled out in `sample_calls`, which come first, count as such.
 
     An answer mostly repeats whole lines. So each text is encoded as if it followed a line break.
-
-    Args:
-        tokenizer: the tokenizer of the target.
-        texts: the most important last.
-        limit: the most tokens of a prompt and its answer together.
-        sample_calls: put first; control tokens spelled out in them count as such.
     """
     room = limit * tokenizer.longest_piece
     references: list[list[int]] = []

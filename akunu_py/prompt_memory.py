@@ -45,11 +45,8 @@ class ChunkSize:
 
 
 class PromptMemory:
-    """The memory of one engine's prompts.
-
-    Args:
-        prefixes: their caches.
-        step_size: prompt tokens per forward pass; None leaves it to the backend.
+    """The memory of one engine's prompts. Without a `step_size`, in tokens per pass, the backend
+    decides.
     """
 
     def __init__(
@@ -80,10 +77,8 @@ class PromptMemory:
             self._prefixes.bound(free_device_bytes())
 
     def check(self, sequence: Sequence) -> None:
-        """Refuses a prompt whose cache and attention scores do not fit into the free memory.
-
-        Raises:
-            ContextOverflowError: the message says how many tokens fit.
+        """Refuses a prompt whose cache and attention scores do not fit into the free memory with a
+        ContextOverflowError, which says how many tokens fit.
         """
         tokens, idle = len(sequence.prompt), self._prefixes.needed_bytes(0)[1]
         self.limit_caches(tokens)

@@ -22,20 +22,18 @@ from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.events import Event
 from akunu_py.machine.backend import Backend
-from akunu_py.machine.owner import Owner
+from akunu_py.machine.threads import Owner
 from akunu_py.model.target_model import TargetModel
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.planning.row_class import RowClass
 from akunu_py.prompt import encode_prompt, encode_references
 from akunu_py.prompt_memory import ChunkSize, PromptMemory
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import EngineCounters, Finish, Round
 from akunu_py.sampling.forward_logprobs import SCORING_STEP, PromptScorer
-from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import SamplerFactory
 from akunu_py.sequence import Phase, Sequence
-from akunu_py.stats import EngineCounters
 from akunu_py.text.stream import TextStream
-from akunu_py.tokens import Origin, common_prefix_length
+from akunu_py.tokens import LogprobRequest, Origin, common_prefix_length
 
 WORTH_WAITING: Final = 16
 """A sequence waits for another one if they share this many tokens or more: computing fewer again
@@ -66,21 +64,9 @@ def _refusing_others(
 
 
 class Runner:
-    """Computes with one model; see `scheduler.SequenceRunner` for its contract.
-
-    Args:
-        model: the target.
-        backend: the machine that the model was loaded for.
-        batch: runs one forward pass for several sequences that decode.
-        prefixes: the caches of sequences.
-        speculation: makes their drafting sessions.
-        costs: those of forward passes; they decide the rows of exact answers.
-        prefill_step_size: prompt tokens per forward pass; None leaves it to the backend.
-
-    Attributes:
-        counters: the work done so far.
-        owner: the thread that may use it.
-        samplers: makes the samplers of sequences.
+    """Computes with one model; see `scheduler.SequenceRunner` for its contract. Only the thread
+    that is its `owner` may use it. `prefill_step_size` is in prompt tokens per forward pass; None
+    leaves it to the backend. `costs` decide the rows of exact answers.
     """
 
     def __init__(
@@ -230,11 +216,8 @@ class Runner:
 
     @_refusing_others
     def close(self, sequence: Sequence) -> None:
-        """Ends a sequence and returns its resources; its cache keeps what it computed.
-
-        Raises:
-            Exception: the error that its drafter raised about the last tokens; the resources are
-                returned all the same.
+        """Ends a sequence and returns its resources; its cache keeps what it computed. An error of
+        its drafter about the last tokens is raised after that.
         """
         forwards, decoding = sequence.forwards, sequence.decoding
         session, slot = sequence.session, sequence.slot

@@ -9,7 +9,7 @@ from collections import abc
 from itertools import count
 from typing import Final, Protocol
 
-from akunu_py.machine.turns import Rank
+from akunu_py.machine.threads import Rank
 from akunu_py.options import DEFAULT_PARALLEL
 from akunu_py.sequence import Phase, Sequence
 
@@ -51,20 +51,12 @@ class SequenceRunner(Protocol):
 
 
 class Scheduler:
-    """Admits sequences and advances them.
+    """Admits sequences and advances them, at most `parallel` together, 1 to `MAX_PARALLEL`.
 
-    At most `parallel` sequences advance. If more urgent ones arrive, the least urgent are paused,
-    not dropped: at most `parallel` of them, and none if only one may run. A sequence is admitted
-    when there is memory for it, and no other one is computing the beginning of its prompt.
-
-    Args:
-        parallel: how many sequences may advance together, 1 to `MAX_PARALLEL`.
-
-    Attributes:
-        waiting: sequences not admitted yet; other threads may `add` and `withdraw` them.
-        running: sequences that were admitted and are not done; any thread may read it.
-        rounds: the number of rounds.
-        advanced: the sum over all rounds of the sequences in them.
+    If more urgent ones arrive, the least urgent are paused, not dropped: at most `parallel` of
+    them, and none if only one may run. A sequence is admitted when there is memory for it, and no
+    other one is computing the beginning of its prompt. Other threads may `add` and `withdraw`
+    `waiting` ones and read `running`. `advanced` sums the sequences over all rounds.
     """
 
     def __init__(self, parallel: int = DEFAULT_PARALLEL) -> None:

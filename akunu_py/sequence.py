@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.prompt import Asked, EncodedPrompt
-from akunu_py.stats import Stats
+from akunu_py.rounds import Stats
 
 if TYPE_CHECKING:
     from akunu_py.cache.prefix_pool import PrefixSlot
@@ -49,35 +49,17 @@ class Phase(StrEnum):
 
 @dataclass(eq=False)
 class Sequence:
-    """One request.
+    """One request, from what was asked to its sums; the engine has no second record of it. Any
+    thread may set `cancelled` and read `stats`.
 
-    Attributes:
-        asked: the caller's prompt, or a function that makes it, which is called on the engine's
-            thread just before the request begins.
-        options: the options of the request.
-        kind: its kind, for the scheduler.
-        sampler: chooses its tokens; a given one replaces that of the options.
-        may_be_cancelled: whether its prompt is computed so that it can end after each chunk.
-        cancelled: whether the rest is no longer wanted; any thread may set it.
-        reader: receives its events.
-        phase: what it needs next.
-        prompt: the ids of the prompt, once they are known.
-        tokens: the ids of the prompt and of the answer so far.
-        end_tokens: ids that end the answer.
-        fills_gap: whether the answer fills a gap between two pieces of text.
-        session: drafts for it, while it runs.
-        slot: its cache, while it runs.
-        forwards: computes the rest of its prompt, a chunk at each step.
-        decoding: its rounds, once it decodes; `text` turns them into text.
-        began, prefilled: when it got its cache, and when its prompt was computed.
-        computed_tokens: how many tokens of its prompt it has computed.
-        stats: its sums so far; any thread may read them.
-        arrival: its place in the order of arrival; `arrived` is the time.
-        place: its number among the running sequences, the lowest free one.
-        passed: how often in a row it was passed over.
-        overtaken: how many chunks of shorter, later prompts were computed before its next one.
-        lacks_memory: whether it could not grow at its last turn.
-        chunks, rounds: how many it has had.
+    A function as `asked` is called on the engine's thread just before the request begins; a given
+    sampler replaces that of the options. `tokens` are those of prompt and answer so far. While it
+    runs, it has a `session` that drafts, its cache in `slot`, `forwards` with the rest of its
+    prompt, a chunk each, then `decoding` with its rounds. `may_be_cancelled`: chunks are small.
+
+    For the scheduler: `place` is the lowest free number among running sequences; it was `passed`
+    over so often in a row, and `overtaken` by so many chunks of shorter, later prompts; it
+    `lacks_memory` if it could not grow at its last turn.
     """
 
     asked: Asked | EncodedPrompt | Callable[[], Asked]
@@ -117,10 +99,8 @@ class Sequence:
 
     @classmethod
     def of(cls, asked: "Asked | Sequence", options: Options | None) -> "Sequence":
-        """A sequence for a caller's input; a sequence that the caller made is returned unchanged.
-
-        Raises:
-            InvalidRequestError: if the sequence was answered before, or comes with other options.
+        """A sequence for a caller's input; one that the caller made is returned unchanged. Raises
+        InvalidRequestError if that was answered before, or comes with other options.
         """
         if isinstance(asked, Sequence):
             if asked.reader is not None or asked.phase is not Phase.NEW:

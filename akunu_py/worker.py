@@ -19,14 +19,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from akunu_py.errors import EngineClosedError, InvalidRequestError, QueueFullError
 from akunu_py.events import Event, EventStream
 from akunu_py.machine.device_memory import give_back_memory
-from akunu_py.machine.owner import check_process
-from akunu_py.machine.threads import start
-from akunu_py.machine.turns import Turns
+from akunu_py.machine.threads import Turns, check_process, start
 from akunu_py.options import MAX_PARALLEL, Options
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Sequence
-from akunu_py.stats import Stats
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -49,20 +46,13 @@ _Call = tuple[int, "Callable[[Engine], object]", "Future[object]"]
 
 
 class EngineWorker:
-    """Starts loading an engine immediately, and then serves requests.
+    """Starts loading an engine immediately, on its own thread, and then serves requests, `parallel`
+    at a time, fewer if memory is short. With 1, requests and calls are done one after another,
+    though urgent requests overtake other waiting ones. `queue_limit` may wait, or any number; the
+    engines of this process that share `turns` compute one at a time.
 
-    Args:
-        load: makes the engine; runs on the worker's thread.
-        queue_limit: how many requests and calls may wait; None for any number.
-        parallel: how many requests are answered at a time, fewer if memory is short. With 1,
-            requests and calls are done one after another, though urgent requests overtake other
-            waiting ones.
-        turns: shared by the engines of this process, which compute one at a time.
-
-    Attributes:
-        scheduler: shows what is running; any thread may look at it.
-        loading: the engine, or the error that prevented it. Other threads may use only those parts
-            of the engine that never change or that allow it: names, sizes, notices, counters.
+    Any thread may look at `scheduler`. `loading` is the engine, or the error that prevented it;
+    other threads may use only what never changes or allows it: names, sizes, notices, counters.
     """
 
     def __init__(
@@ -107,21 +97,15 @@ class EngineWorker:
         return len(self.scheduler.waiting) + len(self._calls)
 
     def call(self, task: "Callable[[Engine], T]") -> T:
-        """Runs a function on the engine's thread and waits for its result.
-
-        Raises:
-            Exception: the error of the function, or why the engine could not be loaded.
-            QueueFullError: if the queue is full.
+        """Runs a function on the engine's thread and waits for its result. Raises the error of the
+        function, or why the engine could not be loaded, and QueueFullError if the queue is full.
         """
         self._check_waiter()
         return self.submit(task).result()
 
     def submit(self, task: "Callable[[Engine], T]", *, queues: bool = True) -> "Future[T]":
-        """Like `call`, but without waiting. If the future is cancelled in time, the function does
-        not run. `queues` is whether the limit of the queue holds.
-
-        Raises:
-            QueueFullError: if the queue is full.
+        """Like `call`, but without waiting; raises QueueFullError if the queue is full and its
+        limit holds (`queues`). If the future is cancelled in time, the function does not run.
         """
         outcome: Future[T] = Future()
         arrival = self.scheduler.next_arrival()
@@ -135,16 +119,13 @@ class EngineWorker:
         *,
         queues: bool = True,
     ) -> EventStream:
-        """Completes a prompt; see `Engine.stream` for the arguments and the errors.
+        """Completes a prompt; see `Engine.stream` for the arguments and the errors, which the
+        iteration raises, and QueueFullError if the queue is full and its limit holds (`queues`).
 
-        The prompt may be a function that makes it; it runs on the worker's thread just before the
-        request begins. The iteration raises errors. Among equally urgent requests, earlier ones
-        come first; a request cancelled while it waits leaves the queue and never reaches the
-        engine. Events are kept until they are read, so a slow reader delays nobody. `queues` says
-        whether the queue limit applies.
-
-        Raises:
-            QueueFullError: if the queue is full.
+        A function that makes the prompt runs on the worker's thread just before the request begins.
+        Among equally urgent requests, earlier ones come first; a request cancelled while it waits
+        never reaches the engine. Events are kept until they are read, so a slow reader delays
+        nobody.
         """
         if callable(asked):
             sequence = Sequence(partial(self._make, asked), options or Options())

@@ -18,14 +18,15 @@ from unittest.mock import patch
 
 from akunu_py.bench.replay import ReplayCase, replay
 from akunu_py.calibration.cost_store import NamedCurve, find_curves
-from akunu_py.drafting import acceptance, alignment, auto, evidence, make_drafter, occurrences
+from akunu_py.drafting import acceptance, alignment, auto, make_drafter, occurrences
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.alignment import Alignment, Rewrites
 from akunu_py.drafting.occurrences import Consensus, Occurrences
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.planning import live_costs, trials
+from akunu_py.planning import costs as shared_costs
+from akunu_py.planning import trials
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.planner import DraftPlanner
 from benchmarks.records import markdown_table, options_of, progress_line, record
 from benchmarks.replay_data import COSTS, DATA_SETS, read_sets
@@ -120,10 +121,10 @@ def always(answer: float) -> Callable[..., float]:
 
 
 _best = Occurrences.best
-_bucket = evidence.bucket
-_copy = evidence.copy_evidence
-_match = evidence.match_evidence
-_resumed = evidence.resumed_evidence
+_bucket = acceptance.bucket
+_copy = acceptance.copy_evidence
+_match = acceptance.match_evidence
+_resumed = acceptance.resumed_evidence
 
 
 def planner_variants() -> Iterator[Variant]:
@@ -138,8 +139,8 @@ def planner_variants() -> Iterator[Variant]:
         yield Variant("probes", "none", no_probes, costs)
     for costs in (TOO_LOW, TOO_HIGH):
         yield Variant("live costs", "off", ((LiveCosts, "observe", _nothing),), costs)
-        yield Variant("live costs", "no drift", ((live_costs, "_SCALE_DRIFT", 0.0),), costs)
-        yield Variant("live costs", "no surprise", ((live_costs, "_CLIP", 1e9),), costs)
+        yield Variant("live costs", "no drift", ((shared_costs, "_SCALE_DRIFT", 0.0),), costs)
+        yield Variant("live costs", "no surprise", ((shared_costs, "_CLIP", 1e9),), costs)
     for change, patches in {
         "nothing is learnt": ((AcceptanceRates, "learn", _nothing),),
         "one rate for all lengths": ((acceptance, "_kind", lambda draft: draft.source),),

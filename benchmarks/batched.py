@@ -24,8 +24,7 @@ import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.bench.samples import encode_samples
-from akunu_py.bench.workloads import make_workloads
+from akunu_py.bench.workloads import encode_samples, make_workloads
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.engine import Engine
 from akunu_py.events import Completion

@@ -18,9 +18,8 @@ from typing import Any, Final
 import akunu_py
 from akunu_py.bench.contestants import Akunu, MlxLm, Task
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
-from akunu_py.bench.samples import encode_samples
 from akunu_py.bench.speedup import contest, make_tasks
-from akunu_py.bench.workloads import make_workloads
+from akunu_py.bench.workloads import encode_samples, make_workloads
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.base import NO_DRAFT, Draft

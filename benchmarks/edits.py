@@ -39,8 +39,8 @@ from akunu_py.engine import Engine
 from akunu_py.errors import BackendError, EditError
 from akunu_py.events import Event
 from akunu_py.options import Options
+from akunu_py.rounds import Stats
 from akunu_py.sequence import Sequence as Request
-from akunu_py.stats import Stats
 from benchmarks.records import markdown_table, options_of, progress_line, record
 from benchmarks.replay_data import Pair, edit_pairs, fix_pairs, rename_pairs
 

@@ -1,4 +1,4 @@
-"""Fits the numbers of `akunu_py/drafting/evidence.py`, and prints them ready to paste.
+"""Fits the numbers of `akunu_py/drafting/acceptance.py`, and prints them ready to paste.
 
     python -m benchmarks.fit_expectations --data DATA [--check]
 
@@ -22,9 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.drafting import auto, evidence
-from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.evidence import EVIDENCE, FIRST_REWRITE, POSITIONS, priors
+from akunu_py.drafting import acceptance, auto
+from akunu_py.drafting.acceptance import EVIDENCE, FIRST_REWRITE, POSITIONS, AcceptanceRates, priors
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.options import MAX_PLANNED_TOKENS
 from benchmarks.records import markdown_table, options_of, record
@@ -59,7 +58,7 @@ class Numbers:
 
 
 def in_code() -> Numbers:
-    tables = (evidence.FIRST, evidence.AFFINITY_ODDS)
+    tables = (acceptance.FIRST, acceptance.AFFINITY_ODDS)
     return Numbers(*(np.array(table, dtype=np.float64) for table in tables))
 
 
@@ -67,7 +66,7 @@ def collect(cases: Iterable[ReplayCase]) -> Counter[Outcome]:
     """The outcomes of a draft at every position of the answers."""
     outcomes: Counter[Outcome] = Counter()
 
-    affinities = {odds: affinity for affinity, odds in enumerate(evidence.AFFINITY_ODDS)}
+    affinities = {odds: affinity for affinity, odds in enumerate(acceptance.AFFINITY_ODDS)}
 
     class Recorder(AcceptanceRates):
         def learn(self, kind: Hashable, accepted: bool, odds: float = 1.0) -> None:
@@ -141,8 +140,8 @@ def in_force(numbers: Numbers) -> Iterator[None]:
     """Replaces the numbers of the code; no two odds are equal, so each tells its affinity."""
     odds = tuple((numbers.affinity + 1e-9 * np.arange(AFFINITIES)).tolist())
     with (
-        patch.object(evidence, "FIRST", tuple(numbers.first.tolist())),
-        patch.object(evidence, "AFFINITY_ODDS", odds),
+        patch.object(acceptance, "FIRST", tuple(numbers.first.tolist())),
+        patch.object(acceptance, "AFFINITY_ODDS", odds),
         patch.object(auto, "AFFINITY_ODDS", odds),
     ):
         yield

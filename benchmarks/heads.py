@@ -34,26 +34,24 @@ import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
 from akunu_py.bench.replay import KnownAnswer, ReplayCase
-from akunu_py.bench.samples import encode_samples
+from akunu_py.bench.workloads import encode_samples
 from akunu_py.calibration.cost_store import published_curves
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, run_alone
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.acceptance import AcceptanceRates, priors
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Draft, Drafter, NoDrafter
 from akunu_py.drafting.chain import Chain, Guess, Guesser, chain_priors
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.evidence import priors
-from akunu_py.drafting.guessing import HeadGuesser
+from akunu_py.drafting.guessing import DraftModel, HeadGuesser
 from akunu_py.engine import Engine
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS, Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Sequence as Requested
 from akunu_py.tokens import Origin

@@ -30,8 +30,8 @@ from akunu_py.bench.measurement import describe_machine, machine_line, markdown_
 from akunu_py.drafting import MAKERS, MODEL_DRAFTER, NETWORKS
 from akunu_py.engine import Engine
 from akunu_py.options import Options
+from akunu_py.rounds import Stats
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Stats
 from benchmarks.records import options_of, record
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 

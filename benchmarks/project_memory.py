@@ -26,25 +26,24 @@ import numpy.typing as npt
 import akunu_py
 from akunu_py.bench.contestants import Akunu, Task, TimedCompletion
 from akunu_py.bench.measurement import describe_machine, machine_line
-from akunu_py.bench.replay import ReplayCase, ReplayResult, replay
-from akunu_py.bench.replay_report import Policy, replay_policy
-from akunu_py.bench.samples import HeldOut, encode_samples, hold_out
+from akunu_py.bench.replay import Policy, ReplayCase, ReplayResult, replay, replay_policy
+from akunu_py.bench.workloads import HeldOut, encode_samples, hold_out
 from akunu_py.calibration.cost_store import published_curves
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.drafting import auto
-from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.evidence import (
+from akunu_py.drafting.acceptance import (
     EVIDENCE,
     LEFT,
     RECALLED,
     RIVAL_ODDS,
     SILENT,
     SUPPORT_ODDS,
+    AcceptanceRates,
     priors,
     rival_class,
     support_class,
 )
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.recall import MemoryTier
 from akunu_py.engine import Engine
 from akunu_py.memory.projects import Memory, ProjectTexts

@@ -64,7 +64,7 @@ def random_target(
     it `fuses` layers if it runs as the engine's own models do on a CPU."""
     import mlx.core as mx  # noqa: PLC0415  (after the BLAS, and not for --help)
 
-    from akunu_py.model.cpu.network import with_fused_layers  # noqa: PLC0415
+    from akunu_py.model.cpu import with_fused_layers  # noqa: PLC0415
     from akunu_py.model.target_model import TargetModel  # noqa: PLC0415
 
     module = import_module(f"mlx_lm.models.{config['model_type']}")

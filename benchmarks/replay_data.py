@@ -20,8 +20,7 @@ from random import Random
 from typing import Any, Final
 
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.bench.samples import Sample, encode_samples
-from akunu_py.bench.workloads import is_prose, make_workloads
+from akunu_py.bench.workloads import Sample, encode_samples, is_prose, make_workloads
 from akunu_py.text.tokenizer import Message, Tokenizer
 from models.training.corpus import package_files
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from akunu_py.bench.replay_report import Policy, ReplayReport, ReplayRow, replay_policies
+from akunu_py.bench.replay import Policy, ReplayReport, ReplayRow, replay_policies
 from akunu_py.calibration.cost_store import NamedCurve, find_curves
 from akunu_py.model.loading import load_tokenizer
 from benchmarks.baselines import ALL_DRAFTERS, drafters_for

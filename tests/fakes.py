@@ -18,7 +18,7 @@ from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
 from akunu_py.planning.row_class import RowClass
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.random import GOLDEN_GAMMA, draw, mix64, uniform
 from akunu_py.sampling.sampler import Sampler
 

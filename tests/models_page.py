@@ -15,7 +15,7 @@ from mlx import nn
 from mlx_lm.utils import MODEL_REMAPPING
 
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
-from akunu_py.model.head_layouts import LAYOUTS
+from akunu_py.model.head_loading import LAYOUTS
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import IN_TURNS, REFUSED, UNLIKE_ITSELF, cache_kinds, make_network, names
 from tests.model.heads import CASES, LAYERS

@@ -15,7 +15,7 @@ from akunu_py.events import Completion
 from akunu_py.options import Options
 from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import Step
-from akunu_py.text.call_reader import ToolCall
+from akunu_py.text.calls import ToolCall
 from tests.chat_templates import TEMPLATES, templated_engine
 from tests.tiny_model import CHAT_TEMPLATE, rename_tokens, write_tiny_model
 

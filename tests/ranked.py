@@ -11,7 +11,7 @@ import akunu_py
 from akunu_py.__main__ import main as command_line
 from akunu_py.engine import Engine
 from akunu_py.options import BUNDLED_MODEL, Options, Sampling
-from akunu_py.ranks.mirror import RankedModel
+from akunu_py.ranks.split_model import RankedModel
 from akunu_py.sequence import Sequence
 
 REPEATING: Final = "one two one two one two one"

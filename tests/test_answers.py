@@ -11,7 +11,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError, InvalidRequestError
 from akunu_py.events import Completion, EventStream
 from akunu_py.options import Grammar, Options
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.scheduler import Scheduler
 from akunu_py.sequence import Sequence
 

@@ -14,8 +14,7 @@ import pytest
 import akunu_py
 from akunu_py import options
 from akunu_py.engine import Engine
-from akunu_py.round import Finish
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Stats
 
 PROMPT = "def mean(values):"
 NAMED = Path(akunu_py.__file__).with_name("named_options.py")
@@ -63,6 +62,7 @@ def test_examples_show_what_happens(name: str, bundled: Engine) -> None:
         ({"logit_bias": ((1, "a"),)}, "`logit_bias` must be a tuple of pairs"),
         ({"stop": "\udcff"}, "`stop`: the text is not valid UTF-8"),
         ({"temperature": 10**400}, "`temperature` must be from 0 to 1000"),
+        ({"logit_bias": ((5, 10**400),)}, "`logit_bias` must be ID=NUMBER"),
     ],
 )
 def test_a_wrong_type_is_told_with_its_field(named: dict[str, Any], sentence: str) -> None:

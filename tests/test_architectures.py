@@ -14,8 +14,8 @@ import pytest
 from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 
+from akunu_py.cache.layers import SLACK
 from akunu_py.cache.prompt_store import PromptStore
-from akunu_py.cache.windows import SLACK
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.events import Completion

@@ -27,8 +27,7 @@ LAYERS = (
     ("sampling", "model"),
     ("drafting", "prompt", "ranks"),
     ("memory",),
-    ("round",),
-    ("stats",),
+    ("rounds",),
     ("planning", "events"),
     ("edits",),
     ("decoding",),
@@ -51,24 +50,20 @@ WITHOUT_MLX = (
     "memory/",
     "planning/",
     "bench/replay.py",
-    "bench/replay_report.py",
     "calibration/cost_store.py",
     "bench/measurement.py",
-    "bench/samples.py",
+    "bench/workloads.py",
     "decoding/draft_session.py",
     "decoding/loop.py",
-    "decoding/verification.py",
     "sampling/random.py",
-    "sampling/logprobs.py",
     "option_field.py",
     "option_words.py",
     "options.py",
     "named_options.py",
-    "round.py",
+    "rounds.py",
     "events.py",
     "sequence.py",
     "scheduler.py",
-    "stats.py",
     "tokens.py",
     "errors.py",
     "machine/blas.py",
@@ -86,7 +81,7 @@ LOADS_WITHOUT_MLX = (
     "machine/backend.py",
     "machine/device_memory.py",
 )
-NEEDS_MLX = ("drafting/draft_model.py", "drafting/guessing.py")
+NEEDS_MLX = ("drafting/guessing.py",)
 ABOVE_THE_LIBRARY = ("cli/", "server/", "bench/", "__main__.py")
 TERMINAL_OR_HTTP = {"rich", "prompt_toolkit", "starlette", "uvicorn", "httptools", "argparse"}
 

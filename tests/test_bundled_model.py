@@ -11,9 +11,9 @@ from akunu_py.cli.terminal import EXAMPLES
 from akunu_py.engine import Engine
 from akunu_py.model.files import bundled_model
 from akunu_py.options import Options
-from akunu_py.round import Finish
-from akunu_py.text.chat import ChatTranscript
+from akunu_py.rounds import Finish
 from akunu_py.text.fim import FillRequest
+from akunu_py.text.tokenizer import ChatTranscript
 
 NEAR_TIE = 1e-2
 """Two logits this close may change places between forwards of different size on a real BLAS."""

@@ -16,7 +16,7 @@ from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
 from akunu_py.server.conversation import ChatJob, Tools
 from akunu_py.text.answer_parser import AnswerParser
-from akunu_py.text.call_reader import ToolCall
+from akunu_py.text.calls import ToolCall
 from akunu_py.text.stream import MessageSplitter
 from tests.chat_templates import TEMPLATES, templated_engine
 from tests.random_calls import Part, joined

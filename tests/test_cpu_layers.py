@@ -15,10 +15,15 @@ from mlx_lm.models.rope_utils import Llama3RoPE, YarnRoPE
 from akunu_py import Options, load
 from akunu_py.cache.layers import LayerCache
 from akunu_py.model.cpu import attention as cpu_attention
-from akunu_py.model.cpu.attention import FusedAttention, causal_mask, grouped_attention
+from akunu_py.model.cpu import with_fused_layers
+from akunu_py.model.cpu.attention import (
+    FusedAttention,
+    RotaryTable,
+    TableRoPE,
+    causal_mask,
+    grouped_attention,
+)
 from akunu_py.model.cpu.layers import FusedFeedForward, FusedRMSNorm, exponential_of
-from akunu_py.model.cpu.network import with_fused_layers
-from akunu_py.model.cpu.rotary import RotaryTable, TableRoPE
 from tests.tiny_model import CONFIG
 
 HEAD_DIM = 32

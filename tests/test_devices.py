@@ -2,7 +2,6 @@
 
 import ast
 import gc
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from akunu_py.calibration.cost_store import expected_curve
 from akunu_py.calibration.measure import measure_and_store
 from akunu_py.errors import ContextOverflowError, ModelLoadError
 from akunu_py.machine import device_memory
-from akunu_py.machine.backend import Backend, ModelShape, find_backend, is_saving_power
+from akunu_py.machine.backend import Backend, ModelShape, find_backend
 from akunu_py.machine.device_memory import free_device_bytes, wire_weights, wired_bytes
 from akunu_py.model.files import weight_bytes
 from akunu_py.options import Sampling
-from akunu_py.sampling.filters import waits_for_nucleus
+from akunu_py.sampling.processors import waits_for_nucleus
 from tests.metal import CHIP, IS_SIMULATED, simulate_metal
 from tests.planning.curves import FLAT
 
@@ -51,7 +50,7 @@ BRANCHES: dict[str, Callable[[Backend], Any]] = {
     "calibration/cost_store.py: expected_curve": lambda machine: expected_curve(
         machine.device, "a chip"
     ),
-    "sampling/filters.py: waits_for_nucleus": lambda _: waits_for_nucleus(
+    "sampling/processors.py: waits_for_nucleus": lambda _: waits_for_nucleus(
         Sampling(temperature=1.0, top_p=0.5), rows=1
     ),
 }
@@ -117,16 +116,6 @@ def test_each_branch_has_two_sides(
     on_cpu = decide(Backend("cpu", "a CPU"))
     simulate_metal(monkeypatch)
     assert decide(find_backend()) != on_cpu
-
-
-@pytest.mark.parametrize(("told", "saves"), [(b" lowpowermode 1\n", True), (b" sleep 1", False)])
-def test_low_power_mode_is_asked_for_on_a_mac(
-    monkeypatch: pytest.MonkeyPatch, told: bytes, saves: bool
-) -> None:
-    assert not is_saving_power()
-    done = subprocess.CompletedProcess((), 0, stdout=told)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-    assert is_saving_power() == saves
 
 
 def life_of_a_large_model(patch: pytest.MonkeyPatch, folder: Path) -> list[str]:

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from akunu_py.decoding import target
-from akunu_py.decoding.loop import Limits
-from akunu_py.decoding.verification import Rows, Uniforms, Verdict
+from akunu_py.decoding.loop import Limits, Rows, Uniforms, Verdict
 from akunu_py.drafting import MAKERS, make_drafter
 from akunu_py.drafting.base import Draft, Drafter
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.guessing import DraftModelGuesser
+from akunu_py.drafting.guessing import DraftModel, DraftModelGuesser
 from akunu_py.options import Sampling
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.random import draw
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import BigramDrafter, GuessingDrafter, rounds_of

@@ -20,9 +20,8 @@ from akunu_py.errors import ContextOverflowError, InvalidRequestError, RankError
 from akunu_py.machine.backend import Backend, ModelShape
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import MEASURED
-from akunu_py.round import Finish
+from akunu_py.rounds import EngineCounters, Finish
 from akunu_py.sequence import Sequence
-from akunu_py.stats import EngineCounters
 from akunu_py.text.fim import FillRequest
 from tests.fakes import OracleDrafter, drafted_answer
 from tests.tiny_model import write_tiny_model

@@ -24,10 +24,8 @@ import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.errors import AkunuError
 from akunu_py.options import BUNDLED_MODEL
-from akunu_py.ranks.group import Ranks
-from akunu_py.ranks.joining import connect, has_closed, ring_sockets
-from akunu_py.ranks.mirror import Follower, Operation
-from akunu_py.ranks.sharding import sampled_weights
+from akunu_py.ranks.group import Ranks, connect, has_closed, ring_sockets
+from akunu_py.ranks.split_model import Follower, Operation, sampled_weights
 from tests import ranked
 from tests.processes import start
 from tests.server.live import wait_until

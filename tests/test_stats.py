@@ -2,8 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from akunu_py.drafting.base import Draft
-from akunu_py.round import Finish, Round
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Round, Stats
 
 
 @st.composite

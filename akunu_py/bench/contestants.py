@@ -15,13 +15,12 @@ import mlx.core as mx
 from mlx_lm import stream_generate
 from mlx_lm.sample_utils import make_sampler
 
-from akunu_py.bench.replay import ReplayCase, ReplayResult
-from akunu_py.bench.replay_report import Policy
+from akunu_py.bench.replay import Policy, ReplayCase, ReplayResult
 from akunu_py.engine import Engine
 from akunu_py.options import DEFAULT_KV_GROUP_SIZE, Options, Sampling
+from akunu_py.rounds import Stats
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Sequence as Requested
-from akunu_py.stats import Stats
 
 
 @dataclass(frozen=True)

@@ -79,14 +79,12 @@ class SpeedupPair:
 
 @dataclass(frozen=True)
 class SpeedupRow:
-    """The results of a contestant on one workload.
+    """The results of a contestant on one workload, whose answers should be those of
+    `compared_with`.
 
-    Attributes:
-        compared_with: the contestant whose answers these should be; empty if there is none.
-        shares: the shares of the decoding time; None for mlx-lm. `drafting` is proposing, planning
-            and learning; `forward` is building forward passes and waiting for their tokens, and
-            `building` the part of it in which the host built them; `detokenizing` is timed
-            afterwards, on the same tokens; `rest` is everything else.
+    `shares` of the decoding time, None for mlx-lm: `drafting` is proposing, planning and learning;
+    `forward` building passes and waiting for them, `building` the host's part of it; `detokenizing`
+    is timed afterwards on the same tokens; `rest` is everything else.
     """
 
     kind: str

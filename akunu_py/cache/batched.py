@@ -20,8 +20,7 @@ from mlx_lm.models.cache import CacheList, create_attention_mask
 
 from akunu_py.cache.batched_states import BatchedStates, StateRows
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache, check_room
-from akunu_py.cache.windows import WindowLayerCache
+from akunu_py.cache.layers import LayerCache, WindowLayerCache, check_room
 
 _MOST_PADDING: Final = 1.5
 """Caches are joined and attended to together if their number times the longest length is at most
@@ -30,13 +29,8 @@ this many times the sum of their lengths."""
 
 class BatchedRows:
     """Which rows of a forward pass belong to which sequence: `counts` rows of each, in order.
-
-    Attributes:
-        positions: the position of each row in its sequence.
-        shares: whether any of the caches shares its buffers.
-        are_joined: whether the caches are all those of a group, in the order of their seats, and
-            each sequence has one row and about the same length, unless the forward pass pads
-            anyway.
+    `are_joined`: the caches are all those of a group, in the order of their seats, and each
+    sequence has one row and about the same length, unless the forward pass pads anyway.
     """
 
     def __init__(
@@ -257,14 +251,9 @@ def _append_shared(
 
 
 class BatchedCaches:
-    """The caches of several sequences for one forward pass, with `counts` rows of each.
-
-    The forward pass is one over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`.
-
-    Attributes:
-        layers: what a model is called with.
-        attention: those of them with keys and values.
-        recorder: to be given to `record` for the forward pass; None if no layer needs it.
+    """The caches of several sequences for one forward pass, with `counts` rows of each. The pass is
+    over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`. A model is called with
+    `layers`; a `recorder`, where a layer needs one, goes to `record`.
     """
 
     def __init__(

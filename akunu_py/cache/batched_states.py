@@ -13,25 +13,20 @@ from typing import Any
 
 import mlx.core as mx
 
-from akunu_py.cache.states import Recording, Recur, Recurrence
+from akunu_py.cache.states import Recording, Recur
 
 
-class StateRows:
-    """The rows of a forward pass, `counts` of each sequence, and the inputs of recurrent layers.
-
-    A forward pass that `pads` is over `[sequences, longest]` tokens; others are over `[rows, 1]`.
-
-    Attributes:
-        convolved: the inputs of each convolution, `[sequences, kept + longest, width]`.
-        recurrences: the calls of the recurrences for all sequences.
+class StateRows(Recording):
+    """The rows of a forward pass, `counts` of each sequence, and the inputs of recurrent layers:
+    `convolved` is `[sequences, kept + longest, width]`. A forward pass that `pads` is over
+    `[sequences, longest]` tokens; others are over `[rows, 1]`.
     """
 
     def __init__(self, counts: Sequence[int], *, pads: bool = False) -> None:
+        super().__init__()
         self.counts = counts
         self.pads = pads
         self.longest = max(counts)
-        self.convolved: list[mx.array] = []
-        self.recurrences: list[Recurrence] = []
 
     @cached_property
     def _firsts(self) -> list[int]:
@@ -84,36 +79,24 @@ class StateRows:
         if not self.pads:
             kept = given[mx.array(self._firsts), :-1]
             inputs = mx.concatenate([kept, self.gather(given[:, -1:], 1)], axis=1)
-        self.convolved.append(inputs)
-        return self.scatter(call(inputs), 1)
+        return self.scatter(super().convolve(call, inputs), 1)
 
     def advance(
-        self,
-        call: Recur,
-        arguments: dict[str, Any],
-        inputs: Sequence[str],
-        axis: int,
+        self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
     ) -> tuple[mx.array, mx.array]:
         """A recurrence over `[rows, 1]` places from the states of all sequences; its second result
         stands for their next states."""
         gathered = {name: self.gather(arguments[name], axis) for name in inputs}
-        arguments = {**arguments, **gathered}
-        outputs, state = call(**arguments)
-        self.recurrences.append(Recurrence(call, arguments, tuple(inputs), axis, state))
+        outputs, state = super().advance(call, arguments | gathered, inputs, axis)
         return self.scatter(outputs, axis), state
 
 
 class BatchedStates:
     """Takes the place of a recurrent layer's own cache, an `ArraysCache` of mlx-lm.
 
-    Args:
-        parts: the caches of the sequences.
-        before: the states of their last forward pass, which then need not be stacked again.
-
-    Attributes:
-        cache: the entries of all, `[sequences, ..]`; where a sequence has more than one row, those
-            of convolutions are `[rows, ..]`.
-        own: the part of each entry that belongs to each sequence.
+    `cache` has the entries of all, `[sequences, ..]`; where a sequence has more than one row, those
+    of convolutions are `[rows, ..]`. `own` has each sequence's part. States stacked `before`, for
+    the last forward pass, are not stacked again.
     """
 
     lengths = left_padding = None

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import mlx.core as mx
 
-from akunu_py.cache.layers import CacheGroup, LayerCache, check_room
+from akunu_py.cache.layers import CacheGroup, LayerCache, WindowLayerCache, check_room
 from akunu_py.cache.quantized import QuantizedLayerCache
 from akunu_py.cache.states import (
     Checkpoint,
@@ -26,7 +26,6 @@ from akunu_py.cache.states import (
     parts_of,
     resembles,
 )
-from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.errors import CacheError
 
 MakeLayers = Callable[[int], list[Any]]
@@ -34,7 +33,7 @@ MakeLayers = Callable[[int], list[Any]]
 
 
 class HeadPairs(Protocol):
-    """What a model's head holds of a sequence; see `head_cache.py`."""
+    """What a model's head holds of a sequence; see `model_cache.py`."""
 
     pairs: "KVCache"
     is_wanted: bool
@@ -55,19 +54,13 @@ class HeadPairs(Protocol):
 
 
 class KVCache:
-    """A model's whole cache, with room for `capacity` tokens.
+    """A model's whole cache, with room for `capacity` tokens. mlx-lm's models are called with
+    `layers`.
 
-    Attributes:
-        layers: the list that mlx-lm's models are called with.
-        checkpoints: those kept for later prompts, the shortest first.
-        head: what the model's own head holds of the sequence; None if it has none.
-        recording: records the next forward pass, after `mark`; or None.
-        has_states: whether it has recurrent layers, which keep their latest states only.
-        group: the caches that share buffers with it, where it has the place `seat`; or None.
-        needs_checkpoints: whether long rollbacks need checkpoints.
-        quantized_start: the length at which keys and values are quantized; 0 if from the beginning
-            or never. Forward passes end there, and a longer cache can return to no shorter length
-            except 0.
+    `checkpoints`, the shortest first, are for later prompts; only caches that cannot roll back far
+    need them. Caches of a `group` share buffers, each at its `seat`. Keys and values are quantized
+    at `quantized_start` tokens (0: from the beginning or never): forward passes end there, and a
+    longer cache can return to no shorter length except 0.
     """
 
     def __init__(self, make_layers: MakeLayers, capacity: int) -> None:
@@ -154,10 +147,8 @@ class KVCache:
         return to if self._can_repeat(to) else self._way_back(to).length
 
     def rollback(self, to: int) -> int:
-        """Forgets every token after the first `to`, and more if it has to.
-
-        Returns:
-            How many of the wanted tokens are missing: the next forward pass must begin with them.
+        """Forgets every token after the first `to`, and more if it has to. Returns how many of the
+        wanted tokens are missing: the next forward pass must begin with them.
         """
         if not 0 <= to <= self.length:
             raise ValueError(f"Cannot roll a cache of {self.length} tokens back to {to}.")

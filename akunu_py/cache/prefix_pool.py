@@ -91,19 +91,10 @@ class PrefixSlot:
 
 
 class PrefixPool:
-    """The slots of an engine.
+    """The slots of an engine, of at most `limit` tokens each. Any thread may read `statuses`.
 
-    Args:
-        make_cache: makes an empty cache for a number of tokens.
-        bytes_of: the most bytes that a cache for a number of tokens takes.
-        limit: the most tokens that a slot may hold.
-        memory: bytes that all slots, and the caches of a draft model, may take together; busy
-            slots whose requests did not wait may exceed it.
-        store: the prompts on disk, if any are kept there.
-        drafts: the caches of a draft model, if there is one; they are dropped first.
-
-    Attributes:
-        statuses: what every slot holds; any thread may read it.
+    `memory` is what all slots and the caches of a draft model, which are dropped first, may take;
+    busy slots whose requests did not wait may exceed it.
     """
 
     def __init__(

@@ -46,13 +46,9 @@ class DamagedFileError(ValueError):
 
 @dataclass(frozen=True)
 class PromptHead:
-    """A file's description, without its arrays.
-
-    Attributes:
-        key: identifies the model and options that the prompt was computed with.
-        parent: names the file with the tokens before `start`; empty if there are none.
-        floor: the shortest text that it may be used for.
-        checkpoints: the lengths at which it has checkpoints, the shortest first.
+    """A file's description, without its arrays. `key` identifies the model and options; `parent`
+    names the file with the tokens before `start`, if any; no text shorter than `floor` may use it;
+    `checkpoints` are lengths, the shortest first.
     """
 
     key: str

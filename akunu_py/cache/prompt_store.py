@@ -55,17 +55,10 @@ logger = logging.getLogger(__name__)
 
 
 class PromptStore:
-    """The files of a model in a folder, which other models may share; or a `single` file.
-
-    Args:
-        place: the folder, which is made if it does not exist; or the file. Nobody else may be able
-            to write to it.
-        fingerprint: a hash of the model with its weights.
-        cache: a cache of the model that holds a token; files must have its form.
-        limit: bytes that all files of the folder may take.
-
-    Raises:
-        InvalidRequestError: if the place cannot be used, or the cache cannot be stored.
+    """The files of a model in a folder, which other models may share, of at most `limit` bytes; or
+    a `single` file. Nobody else may be able to write there. Files have the form of `cache`, which
+    holds one token. Raises InvalidRequestError if the place cannot be used, or the cache not
+    stored.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from inspect import signature
 from threading import local
-from typing import Any, Final, Protocol, Self, cast
+from typing import Any, Final, Self, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -41,12 +41,9 @@ _active = local()
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything needed to return a cache to an earlier length.
-
-    Attributes:
-        states: the attributes of each cache that is not a `LayerCache`.
-        windows: the content of each sliding window; None if it was not copied, so that the
-            checkpoint works only while the windows still hold it.
+    """Everything needed to return a cache to an earlier length: the attributes of each cache that
+    is not a `LayerCache`, and the windows' content; None means not copied: usable while the windows
+    hold it.
     """
 
     length: int
@@ -142,21 +139,10 @@ class Recurrence:
         return self.call(**{**self.arguments, **cut})[1]
 
 
-class Recorder(Protocol):
-    """Calls the functions of recurrent layers, and records their inputs."""
-
-    def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
-        """A convolution."""
-
-    def advance(
-        self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
-    ) -> tuple[mx.array, mx.array]:
-        """A recurrence, with the names of its inputs over the sequence and their sequence axis."""
-
-
 @dataclass
 class Recording:
-    """The inputs of the recurrent layers in one forward pass, in the order of the layers."""
+    """Calls the functions of recurrent layers in one forward pass, and records their inputs, in the
+    order of the layers."""
 
     convolved: list[mx.array] = field(default_factory=list)
     recurrences: list[Recurrence] = field(default_factory=list)
@@ -168,18 +154,15 @@ class Recording:
     def advance(
         self, call: Recur, arguments: dict[str, Any], inputs: Sequence[str], axis: int
     ) -> tuple[mx.array, mx.array]:
+        """A recurrence, with the names of its inputs over the sequence and their sequence axis."""
         outputs, state = call(**arguments)
         self.recurrences.append(Recurrence(call, arguments, tuple(inputs), axis, state))
         return outputs, state
 
     def states_after(self, caches: Sequence[Any], tokens: int, of: int) -> list[Any] | None:
-        """The entries of caches after the first `tokens` of the recorded pass's `of` tokens.
-
-        Args:
-            caches: mlx-lm's caches of the recurrent layers, as the forward pass left them.
-
-        Returns:
-            A list for each cache; None if not everything was recorded.
+        """The entries of mlx-lm's recurrent caches after the first `tokens` of the recorded pass's
+        `of`, a list for each cache; None if not everything was recorded. `caches` are as the pass
+        left them.
         """
         convolved = iter(self.convolved)
         found = []
@@ -212,7 +195,7 @@ class Recording:
 
 
 @contextmanager
-def record(recording: Recorder | None) -> Generator[None, None, None]:
+def record(recording: Recording | None) -> Generator[None, None, None]:
     """Records the forward passes that this thread builds in this context; None records nothing."""
     before, _active.recording = getattr(_active, "recording", None), recording
     try:
@@ -250,7 +233,7 @@ class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
         dict.update(self, original)
 
     def __call__(self, x: mx.array) -> mx.array:
-        recorder: Recorder | None = getattr(_active, "recording", None)
+        recorder: Recording | None = getattr(_active, "recording", None)
         call = super().__call__
         return cast(mx.array, call(x) if recorder is None else recorder.convolve(call, x))
 
@@ -260,7 +243,7 @@ def _recorded(call: Recur, inputs: tuple[str, ...], axis: int) -> Recur:
 
     @wraps(call)
     def recorded(*arguments: Any, **named: Any) -> tuple[mx.array, mx.array]:
-        recorder: Recorder | None = getattr(_active, "recording", None)
+        recorder: Recording | None = getattr(_active, "recording", None)
         bound = parameters.bind(*arguments, **named).arguments if recorder else {}
         if recorder is None or bound.get("mask") is not None:
             return call(*arguments, **named)

@@ -59,7 +59,6 @@ class CostKey:
     parameter_bytes: int
     layout: str
     kv_cache: str = "None"
-    saves_power: bool = False
 
     @property
     def file_name(self) -> str:

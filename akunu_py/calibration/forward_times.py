@@ -51,15 +51,10 @@ _LONG_S: Final = 0.05
 
 @dataclass
 class LevelTimes:
-    """The seconds found so far at one context.
-
-    Attributes:
-        steps: of pipelined steps.
-        rounds: of rounds, by their size; `warm_ups` has the first of each.
-        split: of rounds whose attentions are alternately whole and in parts, by their size; None
-            for sizes that never have parts.
-        compiling_s: how much longer first rounds took than later ones, because a GPU compiles
-            kernels in them; it does not count against the time for measuring.
+    """The seconds found so far at one context: of pipelined steps, and of rounds by their size,
+    each size's first in `warm_ups`. `split` has rounds with attentions alternately whole and in
+    parts, None for sizes that never have parts. `compiling_s` of a GPU's kernels does not count
+    against the limit.
     """
 
     steps: list[float] = field(default_factory=list)

@@ -26,7 +26,7 @@ from akunu_py.calibration.forward_times import (
 )
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import BackendError
-from akunu_py.machine.backend import Backend, is_saving_power, other_load
+from akunu_py.machine.backend import Backend, other_load
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
@@ -58,14 +58,8 @@ CalibrationProgress = Callable[[float, float], None]
 @dataclass
 class Unfinished:
     """The results of a measurement so far; a measurement that was ended early continues with them.
-
-    Attributes:
-        spent_s: the seconds spent on it, without those for compiling, which are in `compiling_s`.
-        threads: the number of BLAS threads, once chosen; until then, `thread_times` has the seconds
-            by number.
-        levels: the complete ones; `level` has the times of the next.
-        loads: how many processes wanted each core, at several moments of the measurement.
-        row_classes: the search for forward passes that compute identical rows.
+    `spent_s` is without `compiling_s`; `thread_times` counts until `threads` is chosen; `level` is
+    the next of `levels`; `loads` are processes per core at several moments.
     """
 
     spent_s: float = 0.0
@@ -133,12 +127,9 @@ def find_row_class(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Adds to measured costs which forward passes compute identical rows, and stores both.
-
-    Args:
-        limit_s: the most seconds to spend; if there are no such passes, it takes one or two.
-        most_price: passes that cost more are not looked for; see `price_of_class`.
-        found: the comparisons of an earlier call, before `progress` raised.
+    """Adds to measured costs which forward passes compute identical rows, and stores both. Passes
+    above `most_price` (see `price_of_class`) are not looked for; if there are none, it takes a
+    second or two. `found` continues an earlier call that `progress` ended.
     """
     found = found or Unfinished()
     search = found.row_classes or RowClassSearch(backend.attention_edges, contexts_of(model))
@@ -190,7 +181,6 @@ def cost_key(model: TargetModel, backend: Backend) -> CostKey:
         parameter_bytes=model.parameter_bytes,
         layout=model.layout,
         kv_cache=str(model.kv_cache_form),
-        saves_power=is_saving_power(),
     )
 
 
@@ -202,15 +192,10 @@ def measure_cost_curve(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measures the costs of a model. On a CPU, it first chooses the number of BLAS threads.
-
-    Args:
-        model: refused if its cache cannot be rolled back.
-        budget_s: about how many seconds to spend; a slow model may take longer.
-        contexts: the lengths to measure at, as far as the model and the memory allow; None means
-            `CONTEXTS` and the length at which the cache is quantized.
-        progress: called often.
-        found: the results of an earlier call before `progress` raised; this call adds its own.
+    """Measures the costs of a model for about `budget_s` (longer if it is slow). On a CPU, it first
+    chooses the number of BLAS threads. Default contexts: `CONTEXTS`, and where quantization starts,
+    as far as the model and memory allow. `found` continues an earlier call that `progress` ended. A
+    model whose cache cannot be rolled back is refused.
     """
     padding, model.padding = model.padding, {}
     try:

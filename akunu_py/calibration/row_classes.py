@@ -20,8 +20,8 @@ import numpy as np
 
 from akunu_py.cache.model_cache import Rollback
 from akunu_py.cache.states import arrays_of
+from akunu_py.decoding.batch import why_not_batched
 from akunu_py.machine.device_memory import free_device_bytes
-from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
@@ -56,14 +56,11 @@ class _TimeIsUpError(Exception):
 
 
 class RowClassSearch:
-    """Looks for the row class of a model. If `tick` raises, the comparisons are kept, and the next
-    `find` continues with them.
+    """Looks for the row class of a model. If `tick` raises, the next `find` continues.
 
-    Args:
-        edges: numbers of keys at which attention may change.
-        contexts: lengths to compare besides those on both sides of each edge, the shortest first.
-        rows: how many to compare at a short context; at each other one, a tenth of them.
-        most: the most tokens of a forward pass to compare.
+    Attention may change at `edges`, numbers of keys: both sides are compared, then further
+    `contexts`, the shortest first: `rows` at a short context, a tenth of that elsewhere. `most`:
+    tokens of a pass.
     """
 
     def __init__(

@@ -15,9 +15,8 @@ from rich.markdown import Markdown
 
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.measurement import describe_machine, describe_model
-from akunu_py.bench.replay import ReplayCase
-from akunu_py.bench.replay_report import Policy, ReplayReport, replay_policies
-from akunu_py.bench.samples import MAX_REQUESTS, encode_samples, hold_out, read_samples
+from akunu_py.bench.replay import Policy, ReplayCase, ReplayReport, replay_policies
+from akunu_py.bench.workloads import MAX_REQUESTS, encode_samples, hold_out, read_samples
 from akunu_py.calibration.cost_store import find_curves
 from akunu_py.cli.loading import find_row_class_with_bar, load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar

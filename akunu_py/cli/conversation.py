@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from akunu_py.edits.text_file import TextFile
@@ -17,10 +16,8 @@ from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.events import Event, EventStream
 from akunu_py.options import DRAFTERS, Options, Sampling
 from akunu_py.package import write_atomically
-from akunu_py.round import Finish
-from akunu_py.stats import Stats
-from akunu_py.text.chat import ChatTranscript
-from akunu_py.text.tokenizer import Message
+from akunu_py.rounds import Finish, Stats
+from akunu_py.text.tokenizer import ChatTranscript, Message
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
 _FORMAT: Final = "akunu-py conversation"
 _VERSION: Final = 1
 _ROLES: Final = ("system", "user", "assistant")
-_KINDS: Final = {float: (float, int), int: (int,), bool: (bool,), NoneType: (int, NoneType)}
-"""The types that a setting may have, by the type of its default."""
 
 
 class Conversation:
@@ -241,7 +236,7 @@ def load_conversation(path: Path) -> SavedConversation:
         messages = [_read_message(message) for message in content["messages"]]
         options = _read_options(content["settings"])
         return SavedConversation(str(content["model"]), messages, options)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise _foreign(path, f"it is damaged ({error})") from error
 
 
@@ -257,42 +252,24 @@ def _foreign(path: Path, reason: str) -> SessionFileError:
 
 
 def _read_message(message: Any) -> Message:
-    role, content = message["role"], _typed(message["content"], str)
-    if role not in _ROLES:
-        raise ValueError(f"it has a message of the role {role!r}")
+    role, content = message["role"], message["content"]
+    if role not in _ROLES or not isinstance(content, str):
+        raise ValueError(f"it has a message of the role {role!r}, or one that is no text")
     content.encode()  # JSON can hold half a character, which no tokenizer accepts
     return {"role": role, "content": content}
 
 
-def _read_options(saved: dict[str, Any]) -> Options:
-    limit = saved["max_tokens"]
+def _read_options(saved: Any) -> Options:
+    names = ("max_tokens", "stop", "drafter", "num_draft_tokens", "exact", *asdict(Sampling()))
+    drafter = saved["drafter"]
     # A file of an older version has fewer settings; the defaults do what that version did.
-    settings = asdict(Options()) | saved | saved.get("sampling", {})
-    plain = {
-        name: _typed(settings[name], *_KINDS[type(default)])
-        for name, default in asdict(Sampling()).items()
-        if name != "logit_bias"
+    settings = saved | saved.get("sampling", {})
+    settings |= {
+        # A chat may have been saved with a drafter that no longer exists.
+        "drafter": drafter if drafter in DRAFTERS else "auto",
+        "logit_bias": tuple(map(tuple, settings.get("logit_bias", ()))),
     }
-    biases = [(_typed(token, int), _typed(bias, float, int)) for token, bias in
-              settings["logit_bias"]]  # fmt: skip
-    drafter = settings["drafter"]
-    if drafter not in DRAFTERS:
-        drafter = "auto"  # a chat may have been saved with a drafter that no longer exists
     try:
-        return Options(
-            max_tokens=_typed(limit, int, NoneType),
-            **plain,
-            logit_bias=tuple(biases),
-            stop=tuple(_typed(stop, str) for stop in settings["stop"]),
-            drafter=drafter,
-            num_draft_tokens=_typed(settings["num_draft_tokens"], int, NoneType),
-            exact=_typed(settings["exact"], bool, NoneType),
-        )
+        return Options(**{name: settings[name] for name in names if name in settings})
     except InvalidRequestError as error:
         raise ValueError(str(error).rstrip(".")) from error
-
-
-def _typed(value: Any, *kinds: type) -> Any:
-    if type(value) not in kinds:
-        raise TypeError(f"{value!r} instead of {kinds[0].__name__}")
-    return float(value) if float in kinds else value  # OverflowError if an integer is too large

@@ -21,7 +21,7 @@ from akunu_py.edits.growing import diff_of
 from akunu_py.edits.text_file import TextFile, check_output
 from akunu_py.errors import BackendError, EditError, InvalidRequestError
 from akunu_py.option_words import file_path
-from akunu_py.stats import Stats
+from akunu_py.rounds import Stats
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -20,9 +20,9 @@ from akunu_py.cli.settings import GenerateSettings
 from akunu_py.events import Completion
 from akunu_py.machine.device_memory import peak_memory_bytes
 from akunu_py.prompt import PromptInput
-from akunu_py.round import Finish
-from akunu_py.text.chat import ChatTranscript
+from akunu_py.rounds import Finish
 from akunu_py.text.fim import FillRequest
+from akunu_py.text.tokenizer import ChatTranscript
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -16,13 +16,14 @@ from akunu_py.cli.settings import ListSettings, PsSettings, PullSettings, RmSett
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.machine.device_memory import free_device_bytes
-from akunu_py.model.hub import plan, remove
 from akunu_py.model.library import (
     USUAL_TOKENS,
     LocalModel,
     all_local_models,
     in_gigabytes,
     matches,
+    plan,
+    remove,
     short_count,
 )
 from akunu_py.server.settings import KEY_VARIABLE, RECOMMENDED

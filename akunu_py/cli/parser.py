@@ -79,22 +79,10 @@ COMMANDS: Final = (
     Command("index", "indexes the text of projects, for --project to draft from",
             IndexSettings),
     Command("doctor", "the machine, the model, and whether drafting pays here", DoctorSettings),
-    Command("completions", "a script that completes commands in a shell", CompletionsSettings),
-    Command("man", "the manual page, for man -l -", ManSettings),
+    Command("completions", "a script that completes commands in a shell", CompletionsSettings,
+            "shell"),
+    Command("man", "the manual page, for man -l -", ManSettings, "shell"),
 )  # fmt: skip
-_NAMES_OF_MLX_LM: Final = {
-    "serve --allowed-origins": "did you mean --cors?",
-    "serve --decode-concurrency": "did you mean --parallel?",
-    "serve --prompt-concurrency": "prompts are computed one after another; see --parallel.",
-    "generate --chat-template-config": "did you mean --chat-template-args?",
-    "generate --ignore-chat-template": "prompts are continued as they are, unless --chat is given.",
-    "generate --extra-eos-token": "did you mean --stop?",
-    "generate --min-tokens-to-keep": "--min-p and --top-p always keep the most likely token.",
-    "generate --quantize-activations": "activations are not quantized.",
-    "generate --image": "images are not supported.",
-    "serve --prompt-cache-size": "did you mean --prompt-cache-bytes?",
-}
-"""Hints for options of mlx-lm that have another name here, or no use."""
 _PASSING_ON: Final = ("launch", "service")
 """The commands that pass on the words after `--`."""
 _WHOLE: Final = Part()
@@ -267,6 +255,6 @@ def _in_flags(sentence: str, options: Mapping[str, Option]) -> str:
 def _about_unknown(word: str, command: Command, options: Iterable[Option]) -> str:
     flag = word.partition("=")[0]
     flags = [option.flag for option in options if option.flag]
-    hint = _NAMES_OF_MLX_LM.get(f"{command.name} {flag}") or did_you_mean(flag, flags)
+    hint = did_you_mean(flag, flags)
     refusal = "has no option" if word.startswith("-") else "does not take the argument"
     return f"{command.name} {refusal} {flag}; {hint or f'see `{PROGRAM} {command.name} --help`.'}"

@@ -14,8 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Self, TextIO
 from unicodedata import category, east_asian_width
 
-from akunu_py.round import Finish
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Stats
 from akunu_py.tokens import Origin
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from akunu_py.cli.conversation import Turn
 from akunu_py.cli.render import AnswerWriter
 from akunu_py.errors import AkunuError, InvalidRequestError
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

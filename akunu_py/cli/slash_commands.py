@@ -30,7 +30,7 @@ from akunu_py.errors import EditError, InvalidRequestError
 from akunu_py.option_field import Option, did_you_mean, options_in
 from akunu_py.option_words import UnreadableWordError, file_path, on_or_off
 from akunu_py.options import Options, Sampling
-from akunu_py.stats import Stats
+from akunu_py.rounds import Stats
 
 Reply = str | Turn
 

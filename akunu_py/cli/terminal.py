@@ -48,7 +48,7 @@ from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
 from akunu_py.options import BUNDLED_MODEL, Options
 from akunu_py.package import make_private
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine

@@ -4,6 +4,9 @@ Each sequence has the loop of `loop.py`, which yields the forward passes that it
 several sequences reads what is in flight, gives each loop its rows, and submits one forward pass
 over everything they want next. `BatchPlanner` cuts their drafts, and decides whether a single step
 of each follows before the pass is read. A sequence on its own decodes as it does without a batch.
+
+mlx-lm's models do not say whether sequences can share their passes, and their Python code may do
+anything with a cache; so that is tried.
 """
 
 from collections import defaultdict
@@ -30,10 +33,9 @@ from akunu_py.decoding.target import (
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.drafting.chain import Chain
-from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.batch_planner import BatchPlanner, Company, CostsOf
-from akunu_py.round import Round, RoundClock
+from akunu_py.rounds import Round, RoundClock
 
 _OBSERVE_EVERY: Final = 8
 """Correcting the costs takes one or two percent of a small model's forward pass, so most of the
@@ -46,15 +48,9 @@ copies all caches once, and saves operations in each later step."""
 
 
 class Member(Decoding[PendingForward]):
-    """A sequence that may share forward passes with others.
-
-    Args:
-        shares: whether it may.
-        most_rows: the most rows of a pass that it shares, if it is exact; 0 sets no limit.
-        keeps_drafts: whether its drafts are never shortened.
-
-    Attributes:
-        takes_turns: whether its last round shared no forward pass although others had one.
+    """A sequence that may share forward passes with others, if it `shares`; an exact one shares
+    passes of at most `most_rows` (0: no limit). It `takes_turns` if its last round shared none
+    although others had one.
     """
 
     target: ModelTarget
@@ -97,13 +93,8 @@ class Batch:
     """The forward passes of the sequences that decode with one model.
 
     `forwards` counts its passes over more than one sequence, and `rows` their rows. `joins` says
-    whether it joins caches; `benchmarks.batched --without-joins` turns that off.
-
-    Args:
-        model: computes the passes.
-        costs: the costs of the passes, by the number of sequences.
-        may_join: whether there is memory for caches that share buffers; if so, it is freed.
-        rates: the acceptance rates that the sessions of the sequences learn.
+    whether it joins caches; `benchmarks.batched --without-joins` turns that off. `may_join` says
+    whether there is memory for shared buffers, and frees it.
     """
 
     def __init__(
@@ -358,3 +349,73 @@ class Batch:
         self._observed, self._unobserved = shape, 0
         if (costs := self._costs(forward.sequences)) is not None:
             costs.observe(forward.rows, seconds - forward.guessing_s, forward.context)
+
+
+_TRIED: Final = ((5, 1), (3, 3), (9, 2))
+"""The sequences of the trial pass: tokens before it, and tokens in it."""
+
+_TOLERANCE: Final = 1e-3
+_COARSE_TOLERANCE: Final = 0.05
+"""How far logits may be from those of separate forward passes, relative to their spread. Rounding
+to 16 bits causes one percent, a wrong position or mask more than ten."""
+
+
+def why_not_batched(model: TargetModel) -> str | None:
+    """A line for the user if sequences cannot share a model's forward passes; None if they can.
+
+    Two passes over the last tokens of three short sequences are compared with separate ones: one
+    with several tokens of some sequences, and one with a token of each and joined caches.
+    """
+    if kinds := model.make_cache(1).unknown_kinds:
+        return (
+            "Requests are answered in turn, not in one batch: this model keeps its context in "
+            f"{' and '.join(kinds)}."
+        )
+    for pads in (False, True):
+        model.pads_batches = pads
+        if _is_right(model):
+            return None
+    return (
+        "Requests are answered in turn, not in one batch: this model's layers cannot serve "
+        "several sequences at once."
+    )
+
+
+def _is_right(model: TargetModel) -> bool:
+    caches = [model.make_cache(sum(sizes)) for sizes in _TRIED]
+    counts = [count for _, count in _TRIED]
+    ones = [1] * len(caches)
+    parts, separate, steps = [], [], []
+    for step, (before, count), cache in zip((3, 4, 5), _TRIED, caches, strict=True):
+        tokens = mx.arange(before + count) * step % model.vocabulary_size
+        model.append(tokens[:before], cache)
+        cache.mark()
+        logits = model.forward(tokens[before:], cache)
+        parts.append(tokens[before:])
+        separate.append(logits)
+        steps.append(logits[-1:])
+        mx.eval(logits)
+        cache.rollback(before)
+        cache.mark()
+    try:
+        is_right = _are_close(
+            model, model.forward_batch(mx.concatenate(parts), caches, counts), separate
+        )
+        if is_right and (caches[0].can_join or caches[0].has_states):
+            missing = [cache.rollback(cache.length - 1) for cache in caches]
+            if caches[0].can_join:
+                caches[0].join(caches[1:])
+            last = mx.concatenate([tokens[-1:] for tokens in parts])
+            stepped = model.forward_batch(last, caches, ones)
+            is_right = not any(missing) and _are_close(model, stepped, steps)
+    except Exception:  # a model's own code may raise anything
+        is_right = False
+    return is_right
+
+
+def _are_close(model: TargetModel, together: mx.array, separate: Sequence[mx.array]) -> bool:
+    """Whether the logits of a batched forward pass equal those of separate ones up to rounding."""
+    found, wanted = together.astype(mx.float32), mx.concatenate(list(separate)).astype(mx.float32)
+    error = mx.linalg.norm(found - wanted) / mx.linalg.norm(wanted - wanted.mean())
+    tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE
+    return bool(error.item() < tolerance)  # type: ignore[operator]

@@ -3,7 +3,7 @@
 It asks the planner whether to propose, asks the drafter for a proposal, cuts it where the text
 would end or leave its grammar, and asks the planner how much of it to verify. A sampled draft is
 planned first and cut afterwards, because its length must not depend on the tokens that were drawn:
-see `decoding/verification.py`.
+see `decoding/loop.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from akunu_py.drafting.base import FORCED, NO_DRAFT, Draft, Drafter, NoDrafter
 from akunu_py.drafting.chain import Chain
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 
 if TYPE_CHECKING:
     from akunu_py.cache.kv_cache import HeadPairs
@@ -36,7 +36,7 @@ class DraftTrimmer:
     """Cuts drafts where the text would end: at end tokens and stop strings.
 
     The token that ends the text is kept, and those after it are dropped. So whether a token is
-    verified depends only on the tokens before it, as `verification.py` requires. `decode` is needed
+    verified depends only on the tokens before it, as `loop.py` requires. `decode` is needed
     if there are stop strings.
     """
 

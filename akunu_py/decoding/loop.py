@@ -6,19 +6,29 @@ decode step; such steps are pipelined like mlx-lm's. `decode` yields the forward
 sequence wants and receives the rounds; `Decoding.advance` computes the passes for one sequence,
 `batch.py` for several together. The loop knows neither MLX nor HTTP: it runs both on a model
 (`target.py`) and on a known answer (`bench/replay.py`).
+
+Verification is a pure function of a target's choices or distributions and a draft. The emitted
+tokens have the target's distribution whatever was drafted, on one condition for drafts with
+probabilities: whether token `i` is verified may depend only on the tokens before `i`. If a draft
+were cut or declined because of the token itself, the remaining tokens would no longer follow `q`.
+`DraftSession.propose` keeps to this.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.drafting.base import NO_DRAFT, Draft
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import Finish, Round
+from akunu_py.sampling.random import draw
 
 
 @dataclass(frozen=True)
@@ -90,17 +100,13 @@ class Target(Protocol[P]):
 def decode(
     target: Target[P], session: DraftSession, known: int, limits: Limits
 ) -> Generator[Forward, Round, None]:
-    """Decodes one sequence: yields a forward pass and is sent its round, until the text ends.
+    """Decodes one sequence: yields a forward pass and is sent its round, until the text ends. The
+    cache holds everything before `known`, the prompt's last token; the session has begun with the
+    whole.
 
     If the step after a pass was submitted before that pass was read (`Round.is_followed`), the pass
     that is yielded next is that step. The caller may cut a round afterwards. If the text ends with
     an end token, the cache may hold that token and one after it; the caller rolls back.
-
-    Args:
-        target: its cache holds everything before `known` and has room for at least 1 token.
-        session: has begun with the whole prompt, `known` included.
-        known: the last token of the prompt.
-        limits: where to end.
     """
     wanted = limits.max_tokens
     try:
@@ -154,12 +160,9 @@ def _mark_end(outcome: Round, wanted: int, limits: Limits, *, is_full: bool) -> 
 
 
 class Decoding(Generic[P]):
-    """A sequence that decodes: its loop, and the forward passes submitted but not read yet.
-
-    Attributes:
-        forward: the pass that it wants, or submitted last; None when the text has ended.
-        flights: the passes in flight, the oldest first; two if a step was submitted ahead.
-        error: why the next pass could not be submitted; its round raises this.
+    """A sequence that decodes: its loop, and the passes submitted but not read, the oldest first;
+    two if a step was submitted ahead. `forward` is wanted or was submitted last, None at the end of
+    the text; the next round raises an `error` of submitting.
     """
 
     def __init__(
@@ -245,3 +248,67 @@ def _rounds(decoding: Decoding[P]) -> Iterator[Round]:
     with closing(decoding):
         while decoding.forward is not None:
             yield decoding.advance()
+
+
+Rows = npt.NDArray[np.floating[Any]]
+"""Distributions over the vocabulary, one per row."""
+
+Uniforms = Callable[[int], tuple[float, float]]
+"""For the token after the draft's first `i`: two independent numbers in [0, 1)."""
+
+
+class Verdict(NamedTuple):
+    """How many draft tokens are accepted, and the target's own token after them."""
+
+    accepted: int
+    next_token: int
+
+
+def needs_distributions(draft: Draft, *, greedy: bool) -> bool:
+    """Which verifier to use for a draft: `accept_or_resample` if true, else `match_choices`.
+
+    Matching emits what plain decoding would have drawn, so a seed gives the same text whatever was
+    drafted. A one-hot draft is accepted equally often both ways, and so is any draft if the target
+    is greedy. A draft drawn with its own random numbers is accepted more often by rejection
+    sampling; a seed then repeats a text only if the drafts are the same.
+    """
+    return draft.probabilities is not None and not greedy
+
+
+def match_choices(choices: Sequence[int], draft_tokens: Sequence[int]) -> Verdict:
+    """Accepts the longest prefix of the draft that equals the target's own choices.
+
+    With argmax choices, this is greedy verification. With choices drawn from the target's
+    distribution, it is sample-and-match: every emitted token was drawn from the target, and a draft
+    token `d` is accepted with probability `p(d)`. `choices` are the target's tokens after the known
+    one and after each draft token.
+    """
+    accepted = 0
+    while accepted < len(draft_tokens) and choices[accepted] == draft_tokens[accepted]:
+        accepted += 1
+    return Verdict(accepted, choices[accepted])
+
+
+def accept_or_resample(
+    target: Rows, draft_tokens: Sequence[int], proposal: Rows, uniforms: Uniforms
+) -> Verdict:
+    """Accepts `d` with probability `min(1, p(d) / q(d))`; replaces the first rejected token by one
+    from the positive part of `p - q`, or, if all are accepted, draws the bonus token from `p`.
+
+    `p` is `target`, `[drafted + 1, vocabulary]`; `q` is `proposal`, `[drafted, vocabulary]`, the
+    exact distributions the draft was drawn from, with other `uniforms`. Source: Leviathan, Kalman
+    and Matias (2023); Chen et al. (2023).
+    """
+    for index, token in enumerate(draft_tokens):
+        to_accept, to_correct = uniforms(index)
+        # Not `>=`, so that tokens with NaN from a broken draft model are rejected.
+        if not to_accept * float(proposal[index, token]) < target[index, token]:
+            return Verdict(index, draw(_residual(target[index], proposal[index]), to_correct))
+    _, to_choose = uniforms(len(draft_tokens))
+    return Verdict(len(draft_tokens), draw(target[len(draft_tokens)], to_choose))
+
+
+def _residual(target: Rows, proposal: Rows) -> Rows:
+    rest = np.fmax(target - proposal, 0)
+    # Nothing is left only if p equals q up to rounding, or q is NaN; then p itself is right.
+    return rest if rest.any() else target

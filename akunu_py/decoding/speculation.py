@@ -9,18 +9,16 @@ from dataclasses import dataclass, field
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.drafting import AUTO_DRAFTER, HEAD_DRAFTER, MODEL_DRAFTER, NETWORKS, make_drafter
-from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.acceptance import AcceptanceRates, priors
 from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import Drafter
 from akunu_py.drafting.chain import Chain, Guesser, chain_priors
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.evidence import priors
-from akunu_py.drafting.guessing import DraftModelGuesser, HeadGuesser
+from akunu_py.drafting.guessing import DraftModel, DraftModelGuesser, HeadGuesser
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.projects import Memory
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS, Options
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner
 from akunu_py.sampling.sampler import Sampler
 
@@ -50,14 +48,8 @@ class SpeculationState:
 
     What is learnt from fill-ins is kept apart from the rest: a short answer in the middle of a file
     ends where a copy of that file would continue. Requests that run at the same time each have a
-    drafter and a planner. These share what they learn about acceptance and costs; the rest goes to
-    a later request.
-
-    Attributes:
-        draft_model: drafts for requests that name it; None if there is none.
-
-    Raises:
-        InvalidRequestError: if the tokenizers of the draft model and the target differ.
+    drafter and a planner, and share only acceptance and costs. Raises InvalidRequestError if the
+    tokenizers of the draft model and the target differ.
     """
 
     def __init__(
@@ -93,10 +85,7 @@ class SpeculationState:
         fills_gap: bool = False,
     ) -> DraftSession:
         """The drafting side of one request; it drafts nothing if drafting is off or impossible.
-        Call its `release` when the request ends.
-
-        Raises:
-            InvalidRequestError: if the request names a drafter that does not exist.
+        Call its `release` when the request ends. Raises InvalidRequestError for an unknown drafter.
         """
         # Made even if nothing will be drafted, so that a wrong name is always an error.
         loans = ExitStack()

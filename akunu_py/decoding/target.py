@@ -1,7 +1,7 @@
 """ModelTarget: the forward passes of one sequence, from submission to the verified round.
 
 Submitting returns at once; reading waits, verifies the draft and returns the round. `sampling/`
-chooses the tokens, and `verification.py` decides how much of a draft is accepted.
+chooses the tokens, and `loop.py` decides how much of a draft is accepted.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.verification import accept_or_resample, match_choices, needs_distributions
+from akunu_py.decoding.loop import accept_or_resample, match_choices, needs_distributions
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.planning.row_class import RowClass
-from akunu_py.round import Round, RoundClock
+from akunu_py.rounds import Round, RoundClock
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
-from akunu_py.sampling.logprobs import LogprobRequest
 from akunu_py.sampling.sampler import Sampler
+from akunu_py.tokens import LogprobRequest
 
 _NO_LOGPROBS: Final = LogprobRequest()
 
@@ -33,9 +33,6 @@ class TokenBuffer:
     After a rollback of a recurrent model, the tokens to compute again stand before the known one.
     They take the places of draft tokens, so rejections never make a forward pass longer. Layout and
     guard are those of akunu's `decode_speculative`.
-
-    Raises:
-        InvalidRequestError: if the number of draft tokens is negative.
     """
 
     def __init__(self, num_draft_tokens: int) -> None:
@@ -57,10 +54,8 @@ class TokenBuffer:
     def load(
         self, known: int, draft: Sequence[int], replayed: Sequence[int] = ()
     ) -> npt.NDArray[np.int32]:
-        """Writes the input of a round and returns it as a view of shape `[tokens]`.
-
-        Raises:
-            InvalidRequestError: if the draft does not fit; nothing is written then.
+        """Writes the input of a round and returns it as a view of shape `[tokens]`. Raises
+        InvalidRequestError, and writes nothing, if the draft does not fit.
         """
         size = len(replayed) + 1 + len(draft)
         if size > len(self._slots):
@@ -74,15 +69,10 @@ class TokenBuffer:
 
 @dataclass(slots=True)
 class SharedForward:
-    """One forward pass over the rows of several sequences, from its submission on.
-
-    Attributes:
-        sequences, rows, context: how many it has, and how many tokens the sequences had before.
-        is_ahead: whether another pass was in flight when it was submitted.
-        timed: called with the seconds that the first wait for it took.
-        guessing_s: seconds spent on the guesses for it.
-        results: the arrays to wait for; None after the wait.
-        seconds: the host's time for building it and waiting, divided by the sequences.
+    """One forward pass over the rows of several sequences that had `context` tokens, from its
+    submission on. `is_ahead`: another pass was in flight then. `timed` gets the seconds of the
+    first wait, after which `results` is None. `seconds` is the host's time for building and
+    waiting, per sequence.
     """
 
     sequences: int
@@ -144,15 +134,11 @@ class Inputs(NamedTuple):
 
 
 class ModelTarget:
-    """One sequence on the model: a cache, a sampler and a token buffer.
+    """One sequence on the model: a cache, a sampler and a token buffer for `num_draft_tokens`.
+    `grow` makes the cache larger, up to `limit` tokens; None leaves it as it is.
 
-    Args:
-        num_draft_tokens: the most drafted tokens of a forward pass; sizes the token buffer.
-        limit: the most tokens that the cache may grow to; None leaves it as it is.
-        grow: makes the cache larger, given the tokens that it must have room for.
-        rows: the class of forward passes to stay in; or the rows of every pass, which then begins
-            where the last whole block ended; see `BLOCK_ROWS`. None gives each pass the rows that
-            it needs.
+    `rows` is the class of passes to stay in, or the rows of every pass, which then begins where the
+    last whole block ended (see `BLOCK_ROWS`); None gives each pass the rows it needs.
     """
 
     def __init__(

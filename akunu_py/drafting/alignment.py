@@ -103,13 +103,9 @@ class Resumption(NamedTuple):
 
 
 class Alignment:
-    """The source pointer of one request.
-
-    Attributes:
-        source: index of the earlier token expected next, -1 if nothing is being copied.
-        run: how many tokens the copy has held for, including the match that it began with.
-        rewrite: the rewrite expected at `source`, or None; `rewritten` of its new tokens have been
-            emitted.
+    """The source pointer of one request: `source` is the earlier token expected next, -1 if nothing
+    is copied; `run` how many tokens the copy has held, with the match it began with; `rewritten`
+    how many new tokens of the expected `rewrite` have been emitted.
     """
 
     def __init__(self, occurrences: Occurrences) -> None:

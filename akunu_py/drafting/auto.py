@@ -16,16 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
-from akunu_py.drafting.base import NO_DRAFT, RECALL, Draft
-from akunu_py.drafting.evidence import (
+from akunu_py.drafting.acceptance import (
     AFFINITY_ODDS,
     FIRST_REWRITE,
     LEFT,
     RIVAL_ODDS,
     SILENT,
     SUPPORT_ODDS,
+    AcceptanceRates,
     bucket,
     copy_evidence,
     match_evidence,
@@ -35,6 +33,8 @@ from akunu_py.drafting.evidence import (
     rival_class,
     support_class,
 )
+from akunu_py.drafting.alignment import SOLID_RUN, Alignment, Anchor, Rewrite
+from akunu_py.drafting.base import NO_DRAFT, RECALL, Draft
 from akunu_py.drafting.occurrences import (
     MAX_COMPARED,
     Consensus,

@@ -31,19 +31,14 @@ _ORIGINS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A guess at the next tokens.
+    """A guess at the next tokens, made from `match_length` tokens of context. `accept_probs`
+    estimates for each token that it is accepted if those before it are; empty means no estimate.
 
-    Attributes:
-        tokens: the guessed ids, in order; empty if the drafter has no guess.
-        source: which drafter, or which part of one, made the guess.
-        match_length: how many tokens of context the guess is based on.
-        probabilities: None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
-            `i` being the exact distribution that `tokens[i]` was sampled from, with random numbers
-            that no earlier draft has used. Such a draft may end after a token because of that
-            token, but must not leave it out for that reason. Its `accept_probs` are ignored,
-            because they may depend on the tokens that were drawn.
-        accept_probs: for each token, the drafter's estimate of the probability that it is accepted
-            if the tokens before it are; empty if the drafter has no estimate.
+    `probabilities` is None for a one-hot proposal; else float32 `[len(tokens), vocabulary]`, row
+    `i` being the exact distribution that `tokens[i]` was sampled from, with random numbers that no
+    earlier draft has used. Such a draft may end after a token because of that token, but must not
+    leave it out for that reason. Its `accept_probs` are ignored: they may depend on the tokens that
+    were drawn.
     """
 
     tokens: tuple[int, ...] = ()

@@ -39,11 +39,7 @@ class Guess(NamedTuple):
 
 
 class Guesser(Protocol):
-    """A network that guesses one token after another.
-
-    Attributes:
-        name: the source of its drafts.
-    """
+    """A network that guesses one token after another; its drafts have `name` as their source."""
 
     name: Origin
 
@@ -64,12 +60,8 @@ class Guesser(Protocol):
 
 
 class Chain:
-    """The guesses of a network for one request, and how long each takes.
-
-    Attributes:
-        name: the source of its drafts.
-        step_s: the usual seconds of a guess, 0 before the first.
-        spent_s: seconds of the guesses since it was set to 0.
+    """The guesses of a network for one request. `step_s` is the usual seconds of a guess, 0 before
+    the first; `spent_s` the seconds of all since it was set to 0.
     """
 
     def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
@@ -101,12 +93,8 @@ class Chain:
         self, copy: Draft, limit: int, goes_on: Callable[[Draft, float], bool]
     ) -> list[Draft]:
         """The drafts to choose from: the guesses and the copy where they differ, or one draft where
-        they agree.
-
-        Args:
-            copy: at most `limit` tokens; it may be empty.
-            limit: the most tokens of a draft.
-            goes_on: whether another guess, right with a given probability, is worth its time.
+        they agree. `goes_on` says whether another guess, right with a given probability, is worth
+        its time.
         """
         tokens, probs = list[int](), list[float]()
         copied = self._rates.accept_probs(copy)

@@ -1,4 +1,5 @@
-"""The networks that guess token by token: the model's own head, and a second, smaller model.
+"""The networks that guess token by token: the model's own head, and a second, smaller model, with
+the same tokenizer and its own cache, which is rolled back to the emitted tokens and reused.
 
 Both draw with the target's own random numbers. So they draw the same token where their distribution
 equals the target's, and mostly where it is close: for a total variation of `d`, with a probability
@@ -7,25 +8,141 @@ verified by matching, and the text does not depend on it. Source: Daliri, Musco 
 "Coupling without Communication and Drafter-Invariant Speculative Decoding" (2024).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 import mlx.core as mx
 
 from akunu_py.cache.kv_cache import HeadPairs
+from akunu_py.cache.model_cache import no_rollback_reason
 from akunu_py.drafting.chain import Guess, Guesser
-from akunu_py.drafting.draft_model import DraftModel
+from akunu_py.errors import InvalidRequestError
 from akunu_py.model.head import Head
+from akunu_py.model.target_model import PREFILL_STEP, TargetModel
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.tokens import Origin
+from akunu_py.tokens import Origin, common_prefix_length
+
+_FIRST_CAPACITY: Final = 2048
+
+
+class DraftModel:
+    """A model to draft with, and a cache that knows which tokens it holds. Callers of `lend` set
+    `in_use` to False when they are done. A model with another tokenizer, or whose cache cannot be
+    rolled back, is refused.
+    """
+
+    def __init__(self, model: TargetModel, target: TargetModel) -> None:
+        if reason := _why_no_match(model, target):
+            raise InvalidRequestError(f"{model.name} cannot draft for {target.name}: {reason}.")
+        cache = model.make_cache(min(_FIRST_CAPACITY, model.context_length))
+        if reason := no_rollback_reason(cache):
+            raise InvalidRequestError(
+                f"{model.name} cannot draft: {reason} Choose another draft model."
+            )
+        self.model = model
+        self.vocabulary = target.vocabulary_size
+        self.in_use = False
+        self._cache = cache
+        self._held: list[int] = []
+        self._others: list[DraftModel] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one._cache.nbytes for one in (self, *self._others))
+
+    def clear(self) -> None:
+        self._others = [one for one in self._others if one.in_use]
+        if not self.in_use:
+            self._empty()
+
+    def lend(self, prompt: Sequence[int]) -> "DraftModel":
+        """Itself, or if another request is using it, one like it with its own cache."""
+        free = [one for one in (self, *self._others) if not one.in_use]
+        if free:
+            lent = max(free, key=lambda one: one.shared(prompt))
+        else:
+            lent = copy(self)
+            lent._empty()
+            self._others.append(lent)
+        lent.in_use = True
+        return lent
+
+    def shared(self, tokens: Sequence[int]) -> int:
+        return common_prefix_length(self._held, tokens)
+
+    def advance(self, tokens: Sequence[int], num_draft_tokens: int) -> mx.array | None:
+        """Brings the cache up to a context of 1 token or more, with room for a draft; returns the
+        lazy logits after it, `[1, target's vocabulary]`. For a long context, it computes one step
+        of a prefill and returns None, so that other requests and a cancel need not wait."""
+        with self._empty_if_interrupted():
+            kept = min(self.shared(tokens), len(tokens) - 1)
+            kept -= self._cache.rollback(kept)
+            capacity = self._cache.capacity
+            while capacity < len(tokens) + num_draft_tokens:
+                capacity *= 2
+            if capacity > self._cache.capacity:
+                self._cache.grow(min(capacity, self.model.context_length))
+            missing = self._known(tokens[kept:-1])
+            self.model.prefill(missing[:PREFILL_STEP], self._cache)
+            if len(missing) > PREFILL_STEP:
+                self._held = list(tokens[: self._cache.length])
+                return None
+            self._cache.mark()  # draft tokens are rolled back to here
+            self._held = list(tokens)
+            return self.append(mx.array(self._known(tokens[-1:])))
+
+    def append(self, tokens: mx.array) -> mx.array:
+        """Appends tokens `[n]`, which may be lazy; returns the lazy logits after the last one."""
+        with self._empty_if_interrupted():
+            logits = self.model.forward(tokens, self._cache)[-1:, : self.vocabulary]
+        missing = self.vocabulary - logits.shape[-1]
+        return mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
+
+    def hold(self, draft_tokens: Sequence[int]) -> None:
+        self._held.extend(draft_tokens)
+
+    def _known(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens, with a replacement for each that only the target has: MLX does not check ids,
+        and would read beyond the embeddings."""
+        last = self.model.vocabulary_size - 1
+        return [min(token, last) for token in tokens]
+
+    @contextmanager
+    def _empty_if_interrupted(self) -> Iterator[None]:
+        """Forgets everything if a forward pass ends early, because its layers may then differ."""
+        try:
+            yield
+        except BaseException:
+            self._empty()
+            raise
+
+    def _empty(self) -> None:
+        self._cache = self.model.make_cache(min(_FIRST_CAPACITY, self.model.context_length))
+        self._held = []
+
+
+def _why_no_match(draft: TargetModel, target: TargetModel) -> str | None:
+    """Why two models do not share a vocabulary; None if they do.
+
+    Special tokens are compared too, but not which of them end a text: the target decides where an
+    answer ends, so a draft model with other end tokens can only miss the last token.
+    """
+    theirs, ours = (model.tokenizer.wrapped.get_vocab() for model in (draft, target))
+    if len(theirs) != len(ours):
+        return f"its tokenizer has {len(theirs)} tokens, not {len(ours)}"
+    for token, number in ours.items():
+        if theirs.get(token) != number:
+            other = theirs.get(token, "nothing")
+            return f"its tokenizer reads {token!r} as {other}, not as {number}"
+    return None
 
 
 class GuessSampler:
-    """Chooses guesses as a request's sampler chooses tokens.
-
-    Attributes:
-        tokens: the prompt and the emitted tokens.
+    """Chooses guesses as a request's sampler chooses tokens. `tokens`: the prompt and the emitted
+    ones.
     """
 
     def __init__(self, sampler: Sampler) -> None:

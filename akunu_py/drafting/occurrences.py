@@ -72,12 +72,10 @@ class Match(NamedTuple):
 
 
 class Occurrences:
-    """The tokens of a request, and the chains of their occurrences.
-
-    Attributes:
-        tokens: every token so far, with the boundaries of references. Read-only, except that a
-            drafter may append its draft while making it, and must remove it afterwards.
-        latest_four: the latest place after each four tokens, by `key_of_four`. Read-only.
+    """The tokens of a request, with the boundaries of references, and the chains of their
+    occurrences. Read-only, except that a drafter may append its draft to `tokens` while making it,
+    and must remove it afterwards. `latest_four`: the latest place after each four tokens, by
+    `key_of_four`.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
-from akunu_py.drafting.evidence import recall_evidence
+from akunu_py.drafting.acceptance import recall_evidence
 from akunu_py.drafting.occurrences import Occurrences, key_of_four
 from akunu_py.tokens import FIRST_BOUNDARY, agreement
 
@@ -55,11 +55,7 @@ class Place(NamedTuple):
 
 
 class Texts(Protocol):
-    """What a tier recalls from.
-
-    Attributes:
-        version: changes when places found earlier may have become invalid.
-    """
+    """What a tier recalls from. A new `version` means that places found earlier may be invalid."""
 
     version: int
 

@@ -20,12 +20,8 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive lines of a text, without empty ones around them.
-
-    Attributes:
-        start, end: where they are in the text, without the last line break.
-        indent: what all of them begin with; a model sees them without it.
-        text: the lines, as a model sees them.
+    """Consecutive lines of a text, from `start` to `end` without the last line break and without
+    empty ones around them. A model sees `text`, without the `indent` common to all.
     """
 
     start: int
@@ -114,12 +110,10 @@ def function_part(name: str, text: str, wanted: str) -> Part:
 
 
 def windows(text: str, whole: Part, instruction: str, fits: Callable[[Part], bool]) -> list[Part]:
-    """The parts of a part that an instruction concerns: all of it if it fits a request, else
-    the functions or sections with what the instruction quotes, or, if it quotes nothing of the
-    text, with the word of it that the fewest of them have.
-
-    Raises:
-        EditError: if it has no word of the text, or one of the parts does not fit.
+    """The parts of a part that an instruction concerns: all of it if it fits a request, else the
+    functions or sections with what the instruction quotes, or, if it quotes nothing of the text,
+    with the word of it that the fewest of them have. Raises EditError if no word is found, or a
+    part does not fit.
     """
     if fits(whole):
         return [whole]

@@ -112,10 +112,8 @@ def whole_lines(answer: Iterable[str | None]) -> Iterator[str | None]:
 
 
 def changes_in(answer: str) -> list[Change]:
-    """The changes of an answer with search/replace blocks or a diff.
-
-    Raises:
-        EditError: if it is not clear where they begin and end.
+    """The changes of an answer with search/replace blocks or a diff. Raises EditError if it is not
+    clear where they begin and end.
     """
     if _BEGUN.search(answer):
         return [_halves(block.split("\n")[:-1]) for block in _BLOCK.findall(answer)]
@@ -133,10 +131,8 @@ def changes_in(answer: str) -> list[Change]:
 
 
 def read_answer(answer: str, text: str) -> str:
-    """The text that an answer makes of a text.
-
-    Raises:
-        EditError: if it makes none, or if its changes fit nowhere, or in several places.
+    """The text that an answer makes of a text. Raises EditError if it makes none, or if its changes
+    fit nowhere, or in several places.
     """
     answer = answer.replace("\r\n", "\n")
     opened = _FENCE.search(answer)
@@ -156,12 +152,9 @@ def read_answer(answer: str, text: str) -> str:
 
 
 def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
-    """Where in a text the lines of a change are, from 0, and what to put there.
-
-    Spaces at the ends of lines do not matter, nor that all are indented less or more.
-
-    Raises:
-        EditError: if they are nowhere, or in several places and the change does not tell which.
+    """Where in a text the lines of a change are, from 0, and what to put there. Spaces at the ends
+    of lines do not matter, nor that all are indented less or more. Raises EditError if they are
+    nowhere, or in several places and the change does not tell which.
     """
     if not "".join(change.search).strip():
         raise EditError("The answer adds lines without saying where.")

@@ -30,14 +30,9 @@ _MARKS: Final = {
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file as it was read.
-
-    Attributes:
-        name: of the file, for sentences; its path.
-        content: its bytes, `mark` among them, the byte order mark.
-        encoding: that of the bytes after the mark; Latin-1 if they are not UTF-8, which can hold
-            any bytes.
-        text: what they spell, with `\\n` as line ends.
+    """A file as it was read: its bytes, a byte order `mark` among them; the encoding after it,
+    Latin-1, which can hold any bytes, if they are not UTF-8; and the text, with `\\n` as line ends.
+    `name` is its path, for sentences.
     """
 
     name: str
@@ -96,10 +91,8 @@ class TextFile:
 
     def write(self, text: str, *, backup: bool = False) -> None:
         """Replaces the file, if nobody else has changed it; with `backup`, a file beside it, whose
-        name ends in `BACKUP`, gets what it had.
-
-        Raises:
-            EditError: if that is impossible; the file is as it was.
+        name ends in `BACKUP`, gets what it had. Raises EditError, and leaves the file as it was, if
+        it cannot.
         """
         content, path = self.encode(text), Path(os.path.realpath(self.name))
         try:

@@ -2,10 +2,7 @@
 
 import os
 import platform
-import re
 import resource
-import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from typing import Final, Literal, cast
 from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.blas import load_blas
 from akunu_py.machine.device_memory import free_memory_bytes
-from akunu_py.machine.owner import check_process
+from akunu_py.machine.threads import check_process
 from akunu_py.options import WEIGHT_LAYOUTS, KVForm
 from akunu_py.package import cache_folder, make_private
 
@@ -256,14 +253,6 @@ def _found() -> tuple[Backend, int]:
     return Backend("cpu", chip, blas.name, blas.threads), os.getpid()
 
 
-def is_saving_power() -> bool:
-    """Whether a Mac is in Low Power Mode, which makes it slower; elsewhere False."""
-    with suppress(OSError, subprocess.SubprocessError):
-        told = subprocess.run(["pmset", "-g"], check=True, capture_output=True, timeout=2).stdout
-        return re.search(rb"\blowpowermode\s+1\b", told) is not None
-    return False
-
-
 def other_load() -> float:
     """How many other processes want each core now; on a Mac, the average of the last minute,
     including this process."""
@@ -271,23 +260,3 @@ def other_load() -> float:
         running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
         return (int(running) - 1) / (os.cpu_count() or 1)
     return os.getloadavg()[0] / (os.cpu_count() or 1)
-
-
-def rest_thread() -> None:
-    """Waits for what this thread computes, and frees its memory."""
-    if "mlx.core" in sys.modules:
-        import mlx.core as mx  # noqa: PLC0415
-
-        with suppress(RuntimeError):  # from a computation whose result was not read
-            mx.synchronize()
-        if (blas := load_blas()) is not None:
-            blas.free_buffers()
-
-
-def release_thread() -> None:
-    """The same for a thread that is about to end; otherwise the process would abort then."""
-    rest_thread()
-    if "mlx.core" in sys.modules:
-        import mlx.core as mx  # noqa: PLC0415
-
-        mx.clear_streams()

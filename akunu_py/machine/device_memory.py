@@ -65,19 +65,15 @@ def _in_groups(root: Path) -> Iterator[int]:
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            top, limit, usage, total = "sys/fs/cgroup", "memory.max", "memory.current", ""
-        elif "memory" in controllers.split(","):
-            top, total = "sys/fs/cgroup/memory", "total_"
-            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        group = root / top / path.lstrip("/")
+        if controllers:
+            continue  # of version 1
+        group = root / "sys/fs/cgroup" / path.lstrip("/")
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):  # no such group, or one without a limit
                 files = (folder / "memory.stat").read_text()
-                cached = re.findall(rf"(?m)^{total}(?:in)?active_file (\d+)$", files)
-                left = int((folder / limit).read_text()) - int((folder / usage).read_text())
+                cached = re.findall(r"(?m)^(?:in)?active_file (\d+)$", files)
+                left = int((folder / "memory.max").read_text())
+                left -= int((folder / "memory.current").read_text())
                 yield left + sum(map(int, cached))
 
 

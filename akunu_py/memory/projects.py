@@ -117,13 +117,9 @@ def index_project(
     named: Collection[Path] = (),
     progress: Callable[[float, float], None] | None = None,
 ) -> IndexResult:
-    """Brings the memory of a project up to date.
-
-    Args:
-        project: as `project_folder` returns it.
-        fingerprint: that of the tokenizer of `encode`.
-        named: files in it that are read even if they are hidden or look like secrets.
-        progress: called with the bytes examined, and those of all files.
+    """Brings the memory of a project, as `project_folder` returns it, up to date; `fingerprint` is
+    that of the tokenizer of `encode`. `named` files are read even if they are hidden or look like
+    secrets. `progress` gets the bytes examined, and those of all files.
     """
     left_out = LeftOut()
     files = list(source_files(project, left_out, named))

@@ -48,10 +48,7 @@ def bundled_model() -> Path:
 def find_model(name: str, *, weights: bool = True) -> Path:
     """The folder of a model: `ember`, a path, or the local copy of `owner/name` on the hub, which
     is fetched if it is missing, with or without its weights. An existing copy is used as it is, so
-    that nothing waits for the network; `pull` updates it.
-
-    Raises:
-        ModelLoadError: if there is no such model, or it cannot be downloaded.
+    that nothing waits for the network; `pull` updates it. Raises ModelLoadError if there is none.
     """
     if name == BUNDLED_MODEL:
         return bundled_model()
@@ -98,10 +95,8 @@ def _is_whole(folder: Path, *, weights: bool) -> bool:
 
 def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     """A folder with a head: a path, or the local copy of `owner/name` on the hub. If that is a
-    whole model, only the files with tensors of its head are fetched.
-
-    Raises:
-        ModelLoadError: if there is no such folder, or it cannot be downloaded.
+    whole model, only the files with tensors of its head are fetched. Raises ModelLoadError if there
+    is none.
     """
     folder = Path(os.path.expanduser(name))
     if folder.is_dir():

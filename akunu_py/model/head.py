@@ -26,10 +26,7 @@ _EMBEDDINGS: Final = (nn.Embedding, nn.QuantizedEmbedding)
 
 class Body:
     """The part of a network between its ids and its output matrix: embedding, layers, last norm.
-
-    Attributes:
-        path: where it is in the network.
-        embedding, norm: the names of these parts.
+    `path` is where it is in the network; the others are the names of its parts.
     """
 
     def __init__(self, path: str, module: nn.Module, embedding: str, norm: str) -> None:
@@ -123,17 +120,12 @@ class HeadStep(nn.Module):  # type: ignore[misc]
 
 
 class Head:
-    """A model's head: it guesses the token after the next one, and by chaining, later ones.
+    """A model's head: it guesses the token after the next one, and by chaining, later ones. It uses
+    the embedding and output matrix of the network, of which `body` is a part.
 
-    Pair `i` is the model's hidden state of token `i` and the token `i + 1`; it has position `i`.
-
-    Args:
-        step: its layers.
-        network: the model's network, whose embedding and output matrix it uses; `body` is a part.
-        layout: the family whose layout its files have, for the user.
-        after_norm: whether it takes the model's hidden states after the last norm.
-        repeats: whether it was trained to continue from its own states. If a model has a step for
-            each guess, this is the first of them.
+    Pair `i` is the model's hidden state of token `i` (after the last norm, if `after_norm`) and the
+    token `i + 1`; it has position `i`. It `repeats` if it was trained to continue from its own
+    states; if a model has a step for each guess, this is the first of them.
     """
 
     def __init__(
@@ -175,13 +167,9 @@ class Head:
         return make_kv_cache(self._step, capacity)
 
     def __call__(self, tokens: mx.array, hidden: mx.array, cache: KVCache) -> mx.array:
-        """Appends pairs to the cache; returns the head's states of them, `[rows, hidden_size]`.
-
+        """Appends pairs to the cache: `tokens`, `[rows]`, each the one after its hidden state, of
+        the model or the head, `[rows, hidden_size]`. Returns the head's states of them, alike:
         `logits` predicts from them, and the head may continue from them as `hidden`.
-
-        Args:
-            tokens: `[rows]`, the token after each hidden state.
-            hidden: `[rows, hidden_size]`, the model's, or the head's own.
         """
         for part in parts_of(cache.layers):
             part.offset = cache.length  # an empty layer did not count missing pairs

@@ -19,7 +19,7 @@ from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import Backend, WeightLayout
 from akunu_py.machine.device_memory import MORE_MEMORY, free_device_bytes
-from akunu_py.model.cpu.network import with_fused_layers
+from akunu_py.model.cpu import with_fused_layers
 from akunu_py.model.files import (
     CONTEXT_KEYS,
     WEIGHTS,
@@ -34,8 +34,7 @@ from akunu_py.model.head_loading import load_head
 from akunu_py.model.library import LocalModel
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization, ModelOptions
-from akunu_py.text.chat import ChatTemplate
-from akunu_py.text.tokenizer import Tokenizer
+from akunu_py.text.tokenizer import ChatTemplate, Tokenizer
 
 _OWN_TEMPLATE: Final = ChatTemplate()
 
@@ -66,12 +65,10 @@ class LoadedNetwork:
 
 
 def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
-    """Loads a model; options that only an engine needs are ignored.
-
-    Raises:
-        ModelLoadError: if it cannot be found, read or run; the message says why and what to do.
-        InvalidRequestError: if there is no such layout of weights, the template's arguments have a
-            reserved name, or its keys and values cannot be quantized or bounded.
+    """Loads a model; options that only an engine needs are ignored. Raises ModelLoadError if it
+    cannot be found, read or run, with the reason and what to do; InvalidRequestError for an unknown
+    layout of weights, reserved template arguments, or keys and values that cannot be quantized or
+    bounded.
     """
     options = ModelOptions(options) if isinstance(options, str) else options
     loaded = load_network(options, backend)

@@ -18,10 +18,10 @@ from mlx.utils import tree_flatten
 from mlx_lm import utils
 
 from akunu_py.cache.batched import BatchedCaches
-from akunu_py.cache.head_cache import HeadCache
 from akunu_py.cache.kv_cache import KVCache, MakeLayers
 from akunu_py.cache.model_cache import (
     KEPT_TOKENS,
+    HeadCache,
     Rollback,
     make_kv_cache,
     no_rollback_reason,
@@ -54,27 +54,16 @@ _SEES_AHEAD: Final = "phi3small"
 
 
 class TargetModel:
-    """The model that generates the text and verifies drafts.
+    """The model that generates the text and verifies drafts: an evaluated mlx-lm network, its
+    `config.json`, and perhaps its adapter's folder and its head. Without a fitting head, `head` is
+    None and `why_no_head` says why. `original` is mlx-lm's form of a faster `network`, for
+    comparisons.
 
-    Args:
-        network: an mlx-lm model, evaluated.
-        config: its `config.json`.
-        adapter: the folder of its adapter, if it has one.
-        head: its head, made for this network.
-        original: the network as mlx-lm made it, if `network` is a faster form of it; for
-            comparisons in benchmarks.
-        max_kv_size: the tokens that a layer with full attention keeps; None keeps all.
-        vector_attention: the limits of an attention kernel that may be faster in parts, or None.
-
-    Attributes:
-        row_split: which forward passes compute their attentions in parts; None if none may.
-        padding: the tokens that a drafted round is padded to, by its tokens; see
-            `CostCurve.padding`.
-        pads_batches: whether sequences that share a forward pass are padded to as many rows.
-        ranks: which processes compute its forward passes, for the user; None if only this one.
-        head: its drafting head; None if it has none, or none that fits.
-        why_no_head: what is wrong with its head, for the user; None if nothing is.
-        forwards: how many were built.
+    Full attention keeps `max_kv_size` tokens, or all. `vector_attention` are the limits of a kernel
+    that may be faster in parts; `row_split` says which passes use them. `padding` gives what a
+    drafted round is padded to (see `CostCurve.padding`), `pads_batches` whether sequences are, to
+    as many rows. `ranks` names the processes that compute, if not just this one; `forwards` counts
+    passes built.
     """
 
     def __init__(
@@ -224,7 +213,7 @@ class TargetModel:
             self.network, capacity, quantization, self.max_kv_size, self._cache_type
         )
         if self.head is not None:
-            cache.head = HeadCache(self.head, capacity)
+            cache.head = HeadCache(self.head, self.head.make_cache(capacity))
         return cache
 
     def sample_cache(self) -> KVCache:
@@ -363,15 +352,12 @@ class TargetModel:
         observe: Callable[[mx.array], object] | None = None,
         ends: Sequence[int] = (),
     ) -> Iterator[int]:
-        """Computes the cache of prompt tokens, a chunk at a time; yields how many are done.
+        """Computes the cache of prompt tokens, `step` of them at a time; yields how many are done.
+        A chunk also ends at `ends`, lengths of the cache, and where quantization begins.
 
-        Args:
-            step: how many tokens the next chunk has; a chunk also ends where quantization of the
-                cache begins.
-            overlaps: whether to build the graph of a chunk while the previous one is computed;
-                callers must then neither stop nor look into the cache between two chunks.
-            observe: called with the lazy logits of each chunk; without it, they are not computed.
-            ends: lengths of the cache at which a chunk must end.
+        `overlaps` builds a chunk's graph while the previous one is computed; callers must then
+        neither stop nor look into the cache between chunks. `observe` gets the lazy logits of each
+        chunk; without it, they are not computed.
         """
         done = 0
         while done < len(tokens):

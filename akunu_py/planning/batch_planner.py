@@ -12,7 +12,7 @@ from typing import NamedTuple
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import Draft
 from akunu_py.drafting.chain import Chain
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS, TIE, expected_tokens, share_rows
 from akunu_py.planning.trials import MIN_SAVING, PROBE_AFTER, PipelineGain
 from akunu_py.tokens import Origin
@@ -76,10 +76,8 @@ class BatchPlanner:
         pipelined: bool,
     ) -> bool | None:
         """Whether a single step of each should be submitted before the forward pass in flight is
-        read; otherwise, `forecasts` would be verified. None if the costs are unknown.
-
-        Args:
-            pipelined: whether the forecasts were made while a step was in flight.
+        read; otherwise, `forecasts`, made while a step was in flight if `pipelined`, would be
+        verified. None if the costs are unknown.
         """
         guessed = {Origin.HEAD, Origin.MODEL}
         if self._table(company) is None:

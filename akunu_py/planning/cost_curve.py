@@ -39,14 +39,9 @@ DOUBTFUL: Final = 0.5
 
 @dataclass(frozen=True)
 class CostLevel:
-    """The measurements at one context length.
-
-    Attributes:
-        context: tokens in the cache before the forward pass.
-        decode_s: seconds of a pipelined single step.
-        verify_s: pairs of a number of tokens and the seconds of a synchronised round over them,
-            ascending, the first for 1 token.
-        split_rows: the most tokens of a pass whose attention is faster in parts; 0 if none is.
+    """The measurements with `context` tokens in the cache: `decode_s` of a pipelined single step;
+    `verify_s`, pairs of tokens and seconds of a synchronised round, ascending from 1 token; and the
+    most tokens, 0 for none, whose attention is faster in parts (`split_rows`).
     """
 
     context: int
@@ -68,17 +63,12 @@ class CostLevel:
 @dataclass(frozen=True)
 class CostCurve:
     """Costs between and beyond the measured points; they never fall with tokens or with context.
+    Levels ascend by context; the first has all points, others perhaps fewer.
 
-    Args:
-        levels: by context, ascending. The first has all points. The others may have fewer, because
-            they only show how much a longer context adds.
-        blas_threads: how many threads the BLAS of a CPU used, if that was chosen for the model.
-        doubt: how far the ratio of a round's cost to a step's may be off: the standard deviation of
-            its logarithm, per root of an octave of rows.
-        measured_at: in seconds since 1970.
-        load: how many processes wanted each core of the machine just before.
-        is_padded: whether rounds have the costs of the sizes that they are padded to.
-        row_class: the forward passes that compute identical rows; None if the search was not made.
+    `blas_threads` was chosen for the model on a CPU. `doubt` about the ratio of a round's cost to a
+    step's is the standard deviation of its logarithm, per root of an octave of rows. `measured_at`
+    is in seconds since 1970, `load` processes per core just before. If `is_padded`, rounds cost
+    what they are padded to. `row_class`: None if it was not searched for.
     """
 
     levels: tuple[CostLevel, ...]

@@ -16,10 +16,10 @@ from akunu_py.drafting.base import Draft
 from akunu_py.drafting.chain import Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
 from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, PipelineGain, Probes
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 
 PROPOSAL_SHARE: Final = 0.02
 """The fraction of all time that proposals without a draft may take."""

@@ -37,18 +37,12 @@ _ANY: Final = 1 << 30
 
 @dataclass(frozen=True)
 class RowClass:
-    """Forward passes over `smallest` tokens or more compute identical rows, wherever in the pass a
-    row is; without arguments, there are none.
+    """Forward passes over `smallest` tokens or more, to which single steps are padded, compute
+    identical rows, wherever in the pass a row is; without arguments, there are none.
 
-    Attributes:
-        smallest: what single steps are padded to.
-        levels: pairs of a number of keys, ascending from 0, and the most tokens that a forward pass
-            may have from there on. None may go past the next of these numbers.
-        end: the number of keys from which on nothing is known; None if the last level has no end.
-        shared: the most rows of a batched forward pass, over several sequences, whose rows are
-            identical too; 0 if there is none.
-        rows: how many rows were compared to find out.
-        seconds: how long that took.
+    `levels` pairs a number of keys, ascending from 0, with the most tokens of a pass from there on;
+    none may go past the next number, and beyond `end` nothing is known. `shared` is the most rows
+    of a pass over several sequences, 0 for none; `rows` were compared in `seconds` to find out.
     """
 
     smallest: int = 1

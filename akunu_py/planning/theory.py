@@ -74,15 +74,12 @@ def share_rows(
     drafts: Sequence[Sequence[float]], seconds: Sequence[float], emitted: float
 ) -> tuple[list[int], float]:
     """How many tokens of each draft a batched pass should verify to emit the most per second, and
-    how many it then emits per second.
+    how many it then emits per second. `drafts` are arguments of `expected_tokens`, `seconds` the
+    times of a pass with 0, 1, 2 ... of their tokens, `emitted` what it emits on average without
+    any.
 
     The probability that a token is reached and accepted never rises along a draft. So for any
     number of rows, the best choice is the most probable tokens, of whatever sequence.
-
-    Args:
-        drafts: for each sequence, the argument of `expected_tokens`.
-        seconds: the time of a pass with 0, 1, 2 ... of these tokens, and no more.
-        emitted: the tokens that it emits on average without any of them.
     """
     reached = sorted(
         (

@@ -97,16 +97,11 @@ class _State:
 
 
 class Constraint:
-    """Keeps an answer, or parts of it, within a grammar.
-
-    Args:
-        begin: makes the state of a part whose mark begins with the token at a position.
-        spell: returns the bytes of an id.
-        wake: the mark; None if the `first` part is the whole answer.
-        reasoning: how reasoning at the beginning is marked; in it, the mark is plain text.
-        think_end: the id of its last mark, which a budget needs.
-        first: the part in which the answer begins, with its first token at position `start`.
-        predicted: how many of the matcher's `vocabulary` the model predicts.
+    """Keeps an answer, or parts of it, within a grammar; `begin` makes the state of a part whose
+    mark, `wake`, begins at a position. Without a mark, the `first` part, from position `start`, is
+    the whole answer. In reasoning, the mark is plain text; a budget needs `think_end`, the id of
+    its last mark. The model predicts `predicted` tokens of the matcher's `vocabulary`; `spell`
+    gives an id's bytes.
     """
 
     def __init__(

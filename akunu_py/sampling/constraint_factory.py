@@ -59,12 +59,9 @@ class ConstraintFactory:
         self, grammar: Grammar, reasoning: Reasoning | None = None, *, tries: bool = False
     ) -> CompiledGrammar:
         """Compiles a grammar; any thread may call this. With `tries`, another process compiles it
-        first, because a client's grammar could take all time and memory.
-
-        Raises:
-            InvalidRequestError: if it is invalid or too complex, or llguidance cannot read the
-                tokenizer.
-            QueueFullError: if there are too many grammars already.
+        first, because a client's grammar could take all time and memory. Raises InvalidRequestError
+        if it is invalid or too complex, or llguidance cannot read the tokenizer; QueueFullError if
+        too many wait.
         """
         key = grammar, reasoning if grammar.wake is None else None
         found = self._kept.pop(key, None) or self._compile(*key, tries=tries)

@@ -11,24 +11,17 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from akunu_py.sampling.filters import most_likely
-from akunu_py.sampling.logprobs import LogprobRequest, PromptLogprobs, TokenLogprob
+from akunu_py.sampling.processors import most_likely
+from akunu_py.tokens import LogprobRequest, PromptLogprobs, TokenLogprob
 
 SCORING_STEP: Final = 128
 """Prompt tokens per forward pass: logits over the whole vocabulary take much memory."""
 
 
 class ForwardLogprobs:
-    """The distribution after each position of one forward pass.
-
-    Args:
-        logits: `[rows, vocabulary]`.
-        choices: the tokens that `logprobs` will probably be called with, `[rows]`, lazy; None if
-            they are unknown until the forward pass has been read.
-        wanted: what to compute.
-
-    Attributes:
-        lazy: the arrays to evaluate together with the choices.
+    """The distribution after each position of one forward pass, from logits `[rows, vocabulary]`.
+    The lazy `choices`, `[rows]`, are the tokens it will probably be asked about, None if unknown
+    until the pass is read; evaluate `lazy` together with them.
     """
 
     def __init__(self, logits: mx.array, choices: mx.array | None, wanted: LogprobRequest) -> None:
@@ -77,11 +70,8 @@ class ForwardLogprobs:
 
 
 class PromptScorer:
-    """Collects the log-probabilities of one prompt's tokens from its prefill.
-
-    Args:
-        prompt: its ids, at least 1.
-        alternatives: how many of the most likely tokens to report with each.
+    """Collects the log-probabilities of one prompt's ids, at least 1, and of the most likely
+    alternatives, from its prefill.
     """
 
     def __init__(self, prompt: Sequence[int], alternatives: int) -> None:

@@ -18,8 +18,13 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.constraint import Constraint
 from akunu_py.sampling.constraint_factory import ConstraintFactory
-from akunu_py.sampling.filters import InfillFilter, XTCFilter, filtered, waits_for_nucleus
-from akunu_py.sampling.penalties import make_penalties
+from akunu_py.sampling.processors import (
+    InfillFilter,
+    XTCFilter,
+    filtered,
+    make_penalties,
+    waits_for_nucleus,
+)
 from akunu_py.sampling.random import GOLDEN_GAMMA, mix64, uniform
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -29,16 +34,9 @@ _TO_CORRECT: Final = 2
 
 
 class Sampler:
-    """Chooses one token for each row of logits, repeatably.
-
-    Args:
-        prompt: the tokens that the penalties count; the last `generated` ones were generated.
-        infill: the filter to apply after the others, or None.
-        never_excluded: ids that XTC keeps.
-        xtc: the filter to use instead of the sampler's own; draft models share the target's.
-
-    Attributes:
-        pipelined: whether a forward pass may begin before the last one is read.
+    """Chooses one token for each row of logits, repeatably. Penalties count the tokens of `prompt`,
+    whose last `generated` were generated; XTC keeps `never_excluded`, and draft models share the
+    target's. If `pipelined`, a forward pass may begin before the last one is read.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar
+from akunu_py.rounds import Stats
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     MAX_TOOLS,
@@ -30,7 +31,6 @@ from akunu_py.server.errors import ApiError
 from akunu_py.server.grammars import read_format
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, named_sse, new_id
-from akunu_py.stats import Stats
 from akunu_py.text.answer_parser import Block, Step
 
 _TYPES: Final = {

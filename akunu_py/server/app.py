@@ -1,4 +1,10 @@
-"""The web application: the endpoints of all APIs, behind the middleware."""
+"""The web application: the endpoints of all APIs, behind the middleware, and the pages for
+browsers: a chat at `/`, and at `/status` the figures of `/status.json`.
+
+Each page is a file of HTML, with its scripts and styles under `/static/`. They contain no secret,
+so they need no API key; what they ask the server for does. Their Content-Security-Policy allows
+these files and requests to this server only, and lets no script make HTML of text.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -7,6 +13,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from importlib.resources import files
 from threading import Event
 from typing import Any, Final
 
@@ -25,7 +32,6 @@ from akunu_py.server import (
     ollama,
     openai,
     openai_chat,
-    pages,
     responses,
 )
 from akunu_py.server.body import Body, read_keep_alive
@@ -47,6 +53,7 @@ from akunu_py.server.wire import (
     ERRORS_COME_S,
     SILENCE_S,
     STATUS,
+    Answer,
     Endpoint,
     PoolEndpoint,
     start_stream,
@@ -66,7 +73,36 @@ class Contract:
     report: Callable[[ApiError], bytes] | None = None
 
 
-_PAGES: Final = (*pages.ENDPOINTS, monitor.STATUS)
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_PARTS: Final = (
+    "theme.css", "theme.js", "server.js", "chat.css", "chat.js", "markdown.js", "status.css",
+    "status.js",
+)  # fmt: skip
+
+
+def _serve(name: str, _pool: Pool, _body: Body) -> Response:
+    content = files(__package__).joinpath("static", name).read_bytes()
+    headers = {"Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+    if name.endswith(".html"):
+        headers["Content-Security-Policy"] = _POLICY
+    return Answer(content, headers=headers, media_type=_TYPES[name.rpartition(".")[2]])
+
+
+def _page(path: str, name: str) -> PoolEndpoint:
+    return PoolEndpoint("GET", path, partial(_serve, name), is_open=True)
+
+
+_PAGES: Final = (
+    _page("/", "chat.html"),
+    _page("/status", "status.html"),
+    *(_page(f"/static/{name}", name) for name in _PARTS),
+    monitor.STATUS,
+)
 
 CONTRACTS: Final = (
     Contract(anthropic.ENDPOINTS, anthropic.error_body, "/v1/messages", anthropic.report),

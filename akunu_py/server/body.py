@@ -226,11 +226,8 @@ def _check_count(raw: bytes) -> None:
 
 
 def parse_json(text: str) -> Any:
-    """A JSON value, with question marks for half characters.
-
-    Raises:
-        ValueError: if it is not JSON, or has a number that no float can hold.
-        RecursionError: if it is nested too deeply.
+    """A JSON value, with question marks for half characters. Raises ValueError if it is not JSON,
+    or has a number that no float can hold, and RecursionError if it is nested too deeply.
     """
     value = json.loads(text, parse_int=_short, parse_float=_finite, parse_constant=_refuse_constant)
     if _HALF_CHARACTER.search(text):  # editors cut texts in UTF-16

@@ -328,11 +328,8 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
 
 def _read_project(body: Body, memory: Memory) -> str | None:
     """The only project that a request drafts from: a folder that the server was started with, or
-    its last name. None means all projects, an empty text none. Without the field, a file in
-    `input_extra` stands for its project.
-
-    Raises:
-        ApiError: if the server was not started with it, whether or not such a folder exists.
+    its last name; any other is an ApiError, whether or not it exists. None means all projects, an
+    empty text none. Without the field, a file in `input_extra` stands for its project.
     """
     given = body.text("project", default=None)
     if given is None:

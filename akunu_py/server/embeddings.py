@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options
 from akunu_py.prompt import encode_prompt
+from akunu_py.rounds import Stats
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import read_prompts
 from akunu_py.server.models import tagged
 from akunu_py.server.service import Service
 from akunu_py.server.wire import JSONAnswer
-from akunu_py.stats import Stats
 
 _MOST_TEXTS: Final = 2048
 _MOST_TOKENS: Final = 300_000

@@ -16,8 +16,7 @@ from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
 from akunu_py.prompt import PromptInput
-from akunu_py.round import Finish
-from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.rounds import Finish
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
@@ -47,6 +46,7 @@ from akunu_py.server.wire import (
     timings,
 )
 from akunu_py.text.fim import FillRequest, RepositoryFile
+from akunu_py.tokens import TokenLogprob
 
 _MAX_FILES: Final = 1024
 _MAX_TOKENIZED: Final = 1 << 20

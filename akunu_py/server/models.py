@@ -18,8 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.hub import check_removable, plan, remove
-from akunu_py.model.library import LocalModel, short_count
+from akunu_py.model.library import LocalModel, check_removable, plan, remove, short_count
 from akunu_py.server.body import Body
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.pool import DEFAULT_NAME, Pool, Seat

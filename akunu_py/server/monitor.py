@@ -9,13 +9,13 @@ from starlette.responses import Response
 
 from akunu_py.package import __version__
 from akunu_py.planning.cost_curve import CostCurve
+from akunu_py.rounds import Stats
 from akunu_py.sequence import Sequence
 from akunu_py.server.body import Body
 from akunu_py.server.errors import LoadingError
 from akunu_py.server.pool import Pool
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Answer, JSONAnswer, PoolEndpoint
-from akunu_py.stats import Stats
 
 _BEGUN: Final = time()
 _PREFIX: Final = "llamacpp:"

@@ -17,8 +17,7 @@ from starlette.responses import Response
 from akunu_py.events import Completion, Event
 from akunu_py.options import MAX_ALTERNATIVES
 from akunu_py.package import __version__
-from akunu_py.round import Finish
-from akunu_py.sampling.logprobs import PromptLogprobs, TokenLogprob
+from akunu_py.rounds import Finish, Stats
 from akunu_py.server.body import Body
 from akunu_py.server.dialect import OPENAI, read_choices, read_options, read_prompts
 from akunu_py.server.embeddings import embed_openai, rank
@@ -36,8 +35,8 @@ from akunu_py.server.wire import (
     sse,
     timings,
 )
-from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
+from akunu_py.tokens import PromptLogprobs, TokenLogprob
 
 DONE: Final = b"data: [DONE]\n\n"
 _CODES: Final = {

@@ -6,8 +6,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from akunu_py.events import Completion, Event
-from akunu_py.round import Finish
-from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.rounds import Finish
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     Blocks,
@@ -24,8 +23,8 @@ from akunu_py.server.openai import Choice, respond
 from akunu_py.server.service import Service
 from akunu_py.server.wire import Endpoint, described_logprobs, finish_word
 from akunu_py.text.answer_parser import Block
-from akunu_py.text.chat import reserved_names
-from akunu_py.text.tokenizer import TokenBytes
+from akunu_py.text.tokenizer import TokenBytes, reserved_names
+from akunu_py.tokens import TokenLogprob
 
 _MAX_EFFORT_LENGTH: Final = 16
 """The most characters of a `reasoning_effort`; each model has its own words for it."""

@@ -21,9 +21,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from akunu_py.errors import AkunuError, QueueFullError
-from akunu_py.machine.backend import release_thread
 from akunu_py.machine.device_memory import give_back_memory, memory_is_short
-from akunu_py.machine.turns import Turns
+from akunu_py.machine.threads import Turns, release_thread
 from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError
 from akunu_py.server.service import SHUTTING_DOWN, Metrics, Service
@@ -49,16 +48,10 @@ Load = Callable[[LocalModel, int], "Engine"]
 
 @dataclass(eq=False)
 class Seat:
-    """A model in memory, from the first request that wants it until it is unloaded.
-
-    Attributes:
-        nbytes: the bytes of its weights and a usual cache, estimated until it is loaded.
-        keep_s: how long it stays loaded after its last request.
-        users: the number of requests that use it or wait for it.
-        last_used: when the latest of them ended, by `monotonic`.
-        worker: its thread, once it begins to load.
-        service: runs its jobs, once it is loaded.
-        leaving: the task that unloads it; once set, no new request gets this seat.
+    """A model in memory, from the first request that wants it until it is unloaded, `keep_s` after
+    its last request. `nbytes`, of its weights and a usual cache, are estimated until it is loaded.
+    `users` are the requests that use it or wait for it. Once `leaving` is set, no new request gets
+    this seat.
     """
 
     model: LocalModel
@@ -88,21 +81,13 @@ class Seat:
 
 
 class Pool:
-    """Finds models by name and keeps as many of them loaded as fit into memory.
+    """Finds models by name and keeps as many of them loaded as fit into memory. `seats` are in the
+    order of their requests; the `first` models are loaded at the start, and the first of them
+    answers requests that name none.
 
-    Args:
-        load: makes an engine.
-        settings: the server's settings.
-        first: the models to load at the start; the first one answers requests that name none.
-        others: returns the other models that may be loaded; called again for unknown names, on its
-            own thread.
-        memory: returns how many bytes all models may take; called once, before the first load.
-        is_short: returns whether the machine would soon have to swap.
-
-    Attributes:
-        first: the models to load at the start.
-        seats: the models that are loaded, loading or unloading, in the order of their requests.
-        metrics: the counts of all models so far.
+    `others` returns the models that may be loaded besides, again for unknown names, on its own
+    thread; `memory`, once, the bytes that all may take; `is_short`, whether the machine would soon
+    swap.
     """
 
     def __init__(
@@ -184,10 +169,8 @@ class Pool:
 
     def find(self, asked: str) -> LocalModel:
         """The model that a request names, or the first one if it names none. A folder path works
-        only for models that `--model` gave as one.
-
-        Raises:
-            NotFoundError: if there is no such model, or the name is ambiguous.
+        only for models that `--model` gave as one. Raises NotFoundError if there is none, or the
+        name is ambiguous.
         """
         if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
             return self.first[0]
@@ -230,12 +213,9 @@ class Pool:
         self, asked: str, keep_s: float | None, check: Callable[[LocalModel], None]
     ) -> AsyncIterator[Seat]:
         """The seat of a model, which may still be loading: await `loaded` before using its service.
-        The model stays until the block ends, and then for `keep_s` seconds.
-
-        Raises:
-            NotFoundError: if there is no such model; or what `check` raises about it.
-            UnavailableError: if the server is stopping.
-            QueueFullError: if too many requests are waiting already.
+        The model stays until the block ends, and then for `keep_s` seconds. Raises NotFoundError if
+        there is no such model, UnavailableError if the server is stopping, QueueFullError, or what
+        `check` raises.
         """
         try:
             model = self.find(asked)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Completion, Event
+from akunu_py.rounds import Stats
 from akunu_py.server.body import Body
 from akunu_py.server.conversation import (
     MAX_MESSAGES,
@@ -47,7 +48,6 @@ from akunu_py.server.wire import (
     prompt_progress,
     timings,
 )
-from akunu_py.stats import Stats
 from akunu_py.text.answer_parser import Block, Step
 
 _DIALECT: Final = replace(OPENAI, limits=("max_output_tokens", *OPENAI.limits))

@@ -21,11 +21,10 @@ from akunu_py.events import Completion, Event, EventStream
 from akunu_py.model.library import LocalModel
 from akunu_py.options import Options
 from akunu_py.prompt import EncodedPrompt, PromptInput, encode_prompt
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish, Stats
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.server.errors import ApiError, UnavailableError
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import Stats
 from akunu_py.text.fim import FillRequest
 from akunu_py.worker import EngineWorker
 
@@ -45,14 +44,10 @@ T = TypeVar("T")
 class Job:
     """One completion that a client wants. It has its `sequence` and `events` once it has started.
 
-    Attributes:
-        predict_s: the completion ends this many seconds after its first token, but not before it
-            has a whole line, so that a slow machine still completes something. None for no limit.
-        slot: the client's number for what it works on; None for none. It is not a cache: plugins
-            send the same number for every file, and the engine finds the best cache by content.
-        peer: the client's address, without the port, because plugins open a connection per request.
-        encoded: the ids of the prompt, once `Service.encode` has made them.
-        overdue: whether its deadline has passed.
+    It ends `predict_s` seconds after its first token, but not before it has a whole line, so that a
+    slow machine still completes something. `slot` is the client's number for what it works on, not
+    a cache: plugins send the same for every file, and the engine finds the best cache by content.
+    `peer` is without the port, because plugins open a connection per request.
     """
 
     prompt: PromptInput
@@ -128,12 +123,9 @@ def before_gap(prompt: PromptInput, suffix: str | None) -> PromptInput:
 
 @dataclass(slots=True)
 class Metrics:
-    """Counts since the server started; a request counts when it has ended.
-
-    Attributes:
-        answers: how many requests have ended, including cancelled ones.
-        longest: the most tokens that a prompt and its answer had together.
-        computed_tokens: prompt tokens computed, without those of prompts that were cancelled.
+    """Counts since the server started; a request counts when it has ended, `answers` also if
+    cancelled, `computed_tokens` of prompts not. `longest`: the most tokens of a prompt and its
+    answer.
     """
 
     answers: int = 0
@@ -154,12 +146,8 @@ class Metrics:
 
 
 class Service:
-    """Runs jobs on the thread of a loaded engine. Use it only in one event loop.
-
-    Attributes:
-        model: the model that the engine was loaded from.
-        model_names: its names for clients; answers have the first.
-        defaults: the defaults of requests: the operator's, or else the model authors'.
+    """Runs jobs on the thread of a loaded engine. Use it only in one event loop. Answers have the
+    first of `model_names`; `defaults` are the operator's, or else the model authors'.
     """
 
     def __init__(
@@ -208,11 +196,8 @@ class Service:
 
     def encode(self, jobs: Many[Job]) -> None:
         """Encodes the prompts of a request and compiles its grammar, so that an invalid one is
-        refused before the request waits; any thread may call this.
-
-        Raises:
-            InvalidRequestError: see `encode_prompt` and `Engine.compile`.
-            QueueFullError: if too many grammars are waiting already.
+        refused before the request waits; any thread may call this. Raises InvalidRequestError (see
+        `encode_prompt` and `Engine.compile`), and QueueFullError if too many grammars are waiting.
         """
         engine, last = self.engine, None
         for job in jobs:
@@ -230,18 +215,15 @@ class Service:
     def stream(
         self, jobs: Many[Job], *, end_only: bool = False
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """Starts the jobs of one request, as many at a time as the engine answers.
+        """Starts the jobs of one request, as many at a time as the engine answers. Each event comes
+        with the index of its job; the last one of a job has a finish reason. With `end_only`, all
+        events of a job may come together at its end, so that the event loop is not woken for each
+        round.
 
-        Each event comes with the index of its job; the last one of a job has a finish reason.
         Leaving the iteration cancels the jobs, so iterate immediately, within
-        `contextlib.aclosing`. The queue limit applies to the first job only, so that a request that
-        has begun is not refused. With `end_only`, all events of a job may come together at its end,
-        so that the event loop is not woken for each round.
-
-        Raises:
-            QueueFullError: if too many jobs are waiting already.
-            ApiError: if a newer job replaces one of these, or the server is stopping.
-            AkunuError: if a job fails.
+        `contextlib.aclosing`. Raises QueueFullError for the first job only, so that a request that
+        has begun is not refused; ApiError if a newer job replaces one of these, or the server is
+        stopping; and the AkunuError of a failed job.
         """
         self._start(jobs[0], end_only=end_only)
         if len(jobs) == 1:

@@ -114,10 +114,8 @@ class ServerSettings:
 
     @property
     def key(self) -> str | None:
-        """The key of clients: given, in the file, or in the environment.
-
-        Raises:
-            InvalidRequestError: if the file cannot be read, or has no key.
+        """The key of clients: given, in the file, or in the environment. Raises InvalidRequestError
+        if the file cannot be read, or has no key.
         """
         key = self.api_key
         if self.api_key_file is not None:

@@ -22,11 +22,10 @@ from starlette.types import Receive, Scope, Send
 
 from akunu_py.events import Completion, Event
 from akunu_py.options import BUNDLED_MODEL
-from akunu_py.round import Finish
-from akunu_py.sampling.logprobs import TokenLogprob
+from akunu_py.rounds import Finish, Stats
 from akunu_py.server.errors import ApiError, noted_error
-from akunu_py.stats import Stats
 from akunu_py.text.tokenizer import TokenBytes
+from akunu_py.tokens import TokenLogprob
 
 if TYPE_CHECKING:
     from akunu_py.model.library import LocalModel
@@ -179,14 +178,11 @@ class Reply(Protocol):
 
 class JobAnswer(Response):
     """Runs jobs when it is sent, and sends what a reply makes of their events: one JSON value, or
-    chunks as the events come.
+    chunks as the events come. A refused prompt raises the error of `Service.encode`.
 
     A stream begins with its first event, or after half a second without one. An error before that
     becomes an error response, a later one a chunk. The jobs are cancelled when sending fails or the
     client disconnects.
-
-    Raises:
-        AkunuError: if a prompt is refused; see `Service.encode`.
     """
 
     def __init__(

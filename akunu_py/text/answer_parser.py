@@ -14,15 +14,17 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 from akunu_py.options import Reasoning
-from akunu_py.text.call_layout import (
+from akunu_py.text.calls import (
     DEEPSEEK_MARKS,
     HARMONY,
     LLAMA3,
     CallLayout,
+    CallReader,
+    ToolCall,
     deepseek_layout,
+    kinds_of,
     layout_of,
 )
-from akunu_py.text.call_reader import CallReader, ToolCall, kinds_of
 from akunu_py.text.json_schema import sample_arguments
 
 logger = logging.getLogger(__name__)
@@ -30,18 +32,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """The marks of a model's answers. A mark that the model does not have is empty.
-
-    Attributes:
-        think_start, think_end: around reasoning.
-        call_start, call_end: around tool calls; if only the end is empty, calls reach to the end
-            of the answer.
-        parse: mlx-lm's parser of the text between the marks, which gets the tools, too; None where
-            it has none, and calls are read by their layout.
-        layout: how calls are written between the marks; None if that is not known.
-        again, headers: see `Reasoning`.
-        in_words: what the template has no good place for, of tools, calls and results; it is said
-            in messages.
+    """The marks of a model's answers. A mark that the model does not have is empty. If only
+    `call_end` is, calls reach to the end of the answer. `parse` is mlx-lm's parser of the text
+    between the marks, which gets the tools, too; without one, calls are read by their `layout`, if
+    that is known. For `again` and `headers`, see `Reasoning`. `in_words`, of tools, calls and
+    results, is what the template has no good place for; it is said in messages.
     """
 
     think_start: str = ""

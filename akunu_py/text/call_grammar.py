@@ -13,7 +13,7 @@ from typing import Any, Final
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
 from akunu_py.text.answer_parser import AnswerFormat
-from akunu_py.text.call_layout import CDATA, MAX_NAME, NUMBER, TYPE
+from akunu_py.text.calls import CDATA, MAX_NAME, NUMBER, TYPE
 from akunu_py.text.json_schema import (
     JSON_RULES,
     bounded,
@@ -62,16 +62,10 @@ _CLASSES: Final = {"\\w": "0-9A-Za-z_", "\\d": "0-9"}
 
 
 class CallGrammar:
-    """Writes the grammars of the calls of some tools, which are in OpenAI's form.
-
-    Args:
-        control_tokens: the ids of the model's control tokens by their spellings.
-        one_call: whether there is only one call.
-        simple: the names of tools of which it follows only names and types of arguments, so that
-            every schema will do.
-
-    Raises:
-        InvalidRequestError: if a name cannot be written in this layout, or a schema followed.
+    """Writes the grammars of the calls of some tools, which are in OpenAI's form; of `simple` ones,
+    it follows only names and types of arguments, so that every schema will do. `control_tokens` are
+    ids by their spellings. Raises InvalidRequestError if a name cannot be written in this layout,
+    or a schema not be followed.
     """
 
     def __init__(

@@ -23,16 +23,10 @@ _UNNAMED: Final = "untitled"
 
 @dataclass(frozen=True)
 class FillFormat:
-    """The special tokens of a family of models, and the layout of its prompts.
-
-    Attributes:
-        middle: opens the answer; None if the family has no such token, and the answer continues
-            the prefix.
-        file: opens a file's name and, on the next line, its text.
-        suffix_first: whether the suffix, with its token, comes before the prefix.
-        name_inside: whether the name of the file with the gap comes after the prefix token.
-        marker: a token that only this family has among those with the same three.
-        enders: further special tokens that end an answer.
+    """The special tokens of a family of models, and the layout of its prompts. Without a token
+    `middle` that opens the answer, it continues the prefix. `file` opens a file's name and, on the
+    next line, its text; `name_inside` puts the name after the prefix token. Only this family has
+    `marker`, among those with the same three tokens; `enders` end an answer, too.
     """
 
     prefix: str

@@ -1,18 +1,31 @@
-"""Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own."""
+"""Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own, and
+conversations as both, by a ChatTemplate.
+
+A ChatTranscript keeps the ids of an answer as they were generated, because encoding its text again
+might split it differently. So the prompt of the next turn begins with the ids that the cache holds.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from inspect import signature
 from math import floor
 from threading import Lock
 from typing import Any, Final
 
 import numpy as np
 
-from akunu_py.errors import ContextOverflowError, InvalidRequestError, UnreadableRequestError
+from akunu_py.errors import (
+    ContextOverflowError,
+    InvalidRequestError,
+    ModelLoadError,
+    UnreadableRequestError,
+)
 from akunu_py.options import Reasoning
 from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
+from akunu_py.text.trial import runs_away
 
 Message = Mapping[str, Any]
 
@@ -229,17 +242,14 @@ class Tokenizer:
         settings: Mapping[str, Any] | None = None,
     ) -> str:
         """A conversation as text for `encode`, by the model's template; `readable` shows it to
-        people.
+        people. Raises InvalidRequestError if the model has no template, or it refuses these
+        messages.
 
         Control tokens that are spelled out in a message or a tool are text: only the template can
-        end a turn. In the assistant's messages they are what the model wrote.
-
-        `open_answer` ends it where the assistant's answer begins; `tools` are in OpenAI's form;
-        `settings` are further variables of the template, such as `enable_thinking`. If that is
-        false, a block of reasoning that the template opens is closed, as in llama-server.
-
-        Raises:
-            InvalidRequestError: if the model has no template, or it refuses these messages.
+        end a turn. In the assistant's messages they are what the model wrote. `open_answer` ends it
+        where the assistant's answer begins; `tools` are in OpenAI's form; `settings` are further
+        variables of the template, such as `enable_thinking`; if that is false, a block of reasoning
+        that the template opens is closed, as in llama-server.
         """
         if not self.has_chat_template:
             raise InvalidRequestError(
@@ -291,3 +301,98 @@ def _byte_alphabet(wrapped: Any) -> dict[str, int] | None:
     from transformers.convert_slow_tokenizer import bytes_to_unicode  # noqa: PLC0415  (slow)
 
     return {sign: byte for byte, sign in bytes_to_unicode().items()}
+
+
+_CHATML: Final = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""What transformers called the default chat template."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """What to change of the Jinja template that turns a conversation into text: its `source`, and
+    variables such as `enable_thinking`. With `use_default`, a model without one gets ChatML."""
+
+    source: str | None = None
+    use_default: bool = False
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokenizer_config(self) -> dict[str, Any]:
+        """The settings to load the tokenizer with. mlx-lm reads the model's format of tool calls
+        from the template; `chat_template_type` names one of its templates in Python."""
+        if self.source is None:
+            return {}
+        return {"chat_template": self.source, "chat_template_type": None}
+
+    def install(self, wrapped: Any) -> None:
+        """Gives the template to what `mlx_lm.utils.load_tokenizer` returned. One that is not valid
+        Jinja, or takes far too much time or memory, is a `ModelLoadError`.
+        """
+        for name in reserved_names().intersection(self.args):
+            raise InvalidRequestError(f"The chat template's arguments cannot set `{name}`.")
+        source = self.source
+        if source is None and self.use_default and not wrapped.has_chat_template:
+            source = _CHATML
+        if source is not None:  # again, because transformers prefers the model's template file
+            wrapped.chat_template, wrapped.has_chat_template = source, True
+        used = wrapped.chat_template
+        for each in used.values() if isinstance(used, dict) else (used,):
+            if isinstance(each, str) and runs_away(each):
+                why = "The chat template takes too much time or memory; see --chat-template."
+                raise ModelLoadError(why)
+        if source is not None:
+            _refuse_broken(wrapped)
+
+
+@cache
+def reserved_names() -> frozenset[str]:
+    """The names that no variable of a template can have."""
+    from transformers import PreTrainedTokenizerBase  # noqa: PLC0415  (loads slowly)
+
+    render = signature(PreTrainedTokenizerBase.apply_chat_template)
+    return frozenset((*render.parameters, "messages"))
+
+
+def _refuse_broken(wrapped: Any) -> None:
+    try:
+        wrapped.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
+    except Exception as error:  # of Jinja; a good template may refuse this conversation
+        if type(error).__name__ == "TemplateSyntaxError":
+            reason = f"in line {getattr(error, 'lineno', 1)}: {str(error).rstrip('.')}"
+            raise ModelLoadError(f"The chat template is not valid Jinja, {reason}.") from None
+
+
+@dataclass(frozen=True)
+class ChatTranscript:
+    """The messages of a conversation, and the ids that the model has seen of them, which only grow
+    at the end."""
+
+    tokenizer: Tokenizer
+    messages: Sequence[Message] = ()
+    _seen_text: str = ""
+    _seen_tokens: Sequence[int] = ()
+
+    def prompt_for(self, question: str) -> list[int]:
+        """The ids that ask for an answer to `question`."""
+        _, text = self._ask(question)
+        if self._seen_text and text.startswith(self._seen_text):
+            rest = text[len(self._seen_text) :]
+            return [*self._seen_tokens, *self.tokenizer.encode(rest, special_tokens=False)]
+        return self.tokenizer.encode(text)
+
+    def after_turn(
+        self, question: str, prompt: list[int], answer: str, tokens: list[int]
+    ) -> "ChatTranscript":
+        """The conversation after a question and its answer, finished or not: `prompt` has the ids
+        that `prompt_for` returned for the question, `tokens` the generated ids of the answer."""
+        asked, text = self._ask(question)
+        messages = [*asked, {"role": "assistant", "content": answer}]
+        seen = text + self.tokenizer.decode(tokens)
+        return ChatTranscript(self.tokenizer, messages, seen, [*prompt, *tokens])
+
+    def _ask(self, question: str) -> tuple[list[Message], str]:
+        asked = [*self.messages, {"role": "user", "content": question}]
+        return asked, self.tokenizer.render_chat(asked, open_answer=True)

@@ -122,10 +122,7 @@ def try_out(guide: Guide, grammar: str) -> Trial:
 
 class TrialProcess:
     """Runs one task at a time in the process, which starts with the first; any thread may.
-
-    Attributes:
-        waiting: how many tasks wait or run.
-        starts: how often the process was started.
+    `waiting` counts tasks that wait or run, `starts` how often the process was started.
     """
 
     def __init__(self, cpu_s: float = _CPU_S) -> None:
@@ -140,12 +137,8 @@ class TrialProcess:
 
     def run(self, task: Callable[..., Any], *values: Any, guide: Guide | None = None) -> Any:
         """What a function of this module returns for the values, and for the tokenizer of a guide;
-        None if it had to be killed.
-
-        Raises:
-            ValueError: if the values are too long.
-            QueueFullError: if too many wait for the process already, it gets no time, or the client
-                has left.
+        None if it had to be killed. Raises ValueError if the values are too long, and
+        QueueFullError if too many wait, it gets no time, or the client has left.
         """
         asked = pickle.dumps((task, values))
         if len(asked) > _MOST_BYTES:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import akunu_py
 from akunu_py.options import Options
-from akunu_py.text.chat import ChatTranscript
+from akunu_py.text.tokenizer import ChatTranscript
 
 ROOT = Path(__file__).parents[2]
 MESSAGES = Path(__file__).with_name("first_messages.txt")

@@ -19,8 +19,8 @@ from typing import Final
 from akunu_py.bench.measurement import Progress
 from akunu_py.engine import Engine
 from akunu_py.options import Options
+from akunu_py.rounds import Stats
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Stats
 from benchmarks.seeds.char_text import CharText
 from benchmarks.seeds.ngram_model import NGramModel, NGramModelDrafter
 

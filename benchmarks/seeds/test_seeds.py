@@ -6,8 +6,8 @@ import pytest
 
 import akunu_py
 from akunu_py.options import Sampling
+from akunu_py.rounds import Stats
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Stats
 from benchmarks.seeds import char_model
 from benchmarks.seeds.__main__ import STEPS, main, read_options
 from benchmarks.seeds.char_model import CharModel

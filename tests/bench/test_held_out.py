@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from akunu_py.__main__ import main
-from akunu_py.bench.replay import UNIT_COSTS
-from akunu_py.bench.replay_report import Policy, replay_policies
-from akunu_py.bench.samples import hold_out
+from akunu_py.bench.replay import UNIT_COSTS, Policy, replay_policies
+from akunu_py.bench.workloads import hold_out
 from akunu_py.calibration.cost_store import NamedCurve
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.loading import load_tokenizer

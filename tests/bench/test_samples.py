@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from akunu_py.bench.samples import encode_sample, encode_samples, read_samples
+from akunu_py.bench.workloads import encode_sample, encode_samples, read_samples
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.loading import load_tokenizer
 from akunu_py.text.tokenizer import Tokenizer

@@ -7,8 +7,7 @@ from itertools import islice
 import pytest
 
 from akunu_py.bench.replay import repeated_share
-from akunu_py.bench.samples import Sample, encode_samples
-from akunu_py.bench.workloads import KINDS, held_out, make_workloads
+from akunu_py.bench.workloads import KINDS, Sample, encode_samples, held_out, make_workloads
 from akunu_py.cli.settings import WORKLOADS
 from akunu_py.model.loading import load_tokenizer
 from models.training.corpus import STDLIB, SourceFile

@@ -19,9 +19,8 @@ import mlx.core as mx
 import pytest
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.layers import LayerCache, WindowLayerCache
 from akunu_py.cache.prompt_store import PromptStore
-from akunu_py.cache.windows import WindowLayerCache
 
 _TOKENS: Final = 1200
 _WINDOW: Final = 128

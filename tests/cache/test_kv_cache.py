@@ -11,10 +11,9 @@ from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, Rotating
 from mlx_lm.models.cache import KVCache as GrowingCache
 
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.cache.layers import LayerCache
+from akunu_py.cache.layers import ChunkLayerCache, LayerCache, WindowLayerCache
 from akunu_py.cache.model_cache import make_kv_cache, no_rollback_reason
 from akunu_py.cache.quantized import QuantizedLayerCache
-from akunu_py.cache.windows import ChunkLayerCache, WindowLayerCache
 from akunu_py.errors import CacheError, ContextOverflowError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import KVQuantization

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from akunu_py.cache.kv_cache import KVCache
+from akunu_py.cache.layers import WindowLayerCache
 from akunu_py.cache.prefix_pool import GROWTH, PrefixPool, PrefixSlot
-from akunu_py.cache.windows import WindowLayerCache
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel

@@ -13,9 +13,8 @@ from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event, EventStream
 from akunu_py.options import Options, Reasoning
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.sequence import Phase, Sequence
-from akunu_py.stats import Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
 from akunu_py.tokens import Origin

@@ -23,7 +23,7 @@ from akunu_py.cli.conversation import (
 )
 from akunu_py.errors import ContextOverflowError, InvalidRequestError, SessionFileError
 from akunu_py.options import Options, Sampling
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, SILENT, FakeEngine
 from tests.parrot import parrot_engine
@@ -285,15 +285,15 @@ def test_the_format_is_kept_and_a_drafter_that_is_gone_becomes_auto(tmp_path: Pa
                 ({"messages": [{"role": "user", "content": "\ud800"}]}, "damaged"),
                 ({"settings": {}}, "damaged"),
                 ({"settings": SETTINGS | {"max_tokens": -3}}, "not -3"),
-                ({"settings": SETTINGS | {"max_tokens": "9"}}, "instead of int"),
-                ({"settings": SETTINGS | {"sampling": {"temperature": 10**400}}}, "too large"),
+                ({"settings": SETTINGS | {"max_tokens": "9"}}, "must be a whole number, not '9'"),
+                ({"settings": SETTINGS | {"sampling": {"temperature": 10**400}}}, "from 0 to 1000"),
                 (
                     {"settings": SETTINGS | {"sampling": {"logit_bias": [[5, 10**400]]}}},
-                    "too large",
+                    "ID=NUMBER",
                 ),
                 (
                     {"settings": SETTINGS | {"sampling": {"presence_penalty": -(10**400)}}},
-                    "too large",
+                    "from -1000 to 1000",
                 ),
             )
         ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from akunu_py.__main__ import main
-from akunu_py.bench import device_report, first_hour
+from akunu_py.bench import device_report
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import ContextOverflowError
@@ -108,8 +108,8 @@ class TestReport:
         monkeypatch.setattr(device_report, "_WORKLOADS", ("edit",))
         for name in ("_IDENTITY_TOKENS", "_SPEEDUP_TOKENS"):
             monkeypatch.setattr(device_report, name, range(4, 9))
-        monkeypatch.setattr(first_hour, "_PAUSE_S", 0.0)
-        monkeypatch.setattr(first_hour, "_TOKENS", 4)
+        monkeypatch.setattr(device_report, "_PAUSE_S", 0.0)
+        monkeypatch.setattr(device_report, "_TOKENS", 4)
 
     def test_it_writes_figures_and_neither_paths_nor_prompts(
         self, doctor: Doctor, tiny_model_dir: Path, tmp_path: Path
@@ -142,8 +142,8 @@ class TestReport:
         def fail(_: object) -> None:
             raise RuntimeError(f"in {tmp_path}")
 
-        monkeypatch.setattr(first_hour, "_prefill_chunks", refuse)
-        monkeypatch.setattr(first_hour, "_other_thread", fail)
+        monkeypatch.setattr(device_report, "_prefill_chunks", refuse)
+        monkeypatch.setattr(device_report, "_other_thread", fail)
         doctor(STEPPED, "--report", str(tmp_path / "mac"))
         found = json.loads((tmp_path / "mac.json").read_text())
         assert found["complete"]

@@ -17,8 +17,7 @@ from akunu_py.cli.render import (
     wrapped,
 )
 from akunu_py.drafting.base import Draft
-from akunu_py.round import Finish, Round
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 from akunu_py.tokens import Origin
 

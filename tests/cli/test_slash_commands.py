@@ -15,7 +15,7 @@ from akunu_py.cli.slash_commands import (
 )
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.options import Options
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.worker import EngineWorker
 from tests.cli.fakes import ENDLESS, FakeEngine
 

@@ -16,7 +16,7 @@ from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.planner import Planner, Situation
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 
 SMALLEST: dict[str, Any] = {

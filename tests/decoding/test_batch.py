@@ -15,19 +15,18 @@ import pytest
 
 from akunu_py.cache.batched import BatchedRows
 from akunu_py.cache.kv_cache import KVCache
-from akunu_py.decoding.batch import Batch
+from akunu_py.decoding.batch import Batch, why_not_batched
 from akunu_py.decoding.target import PendingForward
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
-from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.loading import load_target
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Grammar, ModelOptions, Options
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from tests.architectures import make_model
 from tests.decoding.company import SMALLEST, Repeating, joining, member_of, prompt_of, rounds_of
 from tests.planning.curves import FLAT, LINEAR
@@ -60,7 +59,7 @@ def test_sampled_drafts_are_not_shortened(model: TargetModel) -> None:
 def test_costs_are_learnt_from_batched_rounds(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch, draft: Draft, rows: int
 ) -> None:
-    monkeypatch.setattr("akunu_py.round.NO_WAIT", -1.0)  # however late the host comes
+    monkeypatch.setattr("akunu_py.rounds.NO_WAIT", -1.0)  # however late the host comes
     costs = LiveCosts(FLAT, MAX_BATCH_ROWS)
     members = [member_of(model, 0, draft), member_of(model, 1)]
     batch = Batch(model, partial(known, costs))
@@ -73,7 +72,7 @@ def test_costs_are_learnt_from_batched_rounds(
 def test_the_time_of_a_round_with_a_forward_of_another_sequence_says_nothing(
     model: TargetModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("akunu_py.round.NO_WAIT", -1.0)
+    monkeypatch.setattr("akunu_py.rounds.NO_WAIT", -1.0)
     costs = LiveCosts(FLAT, MAX_BATCH_ROWS)
     members = [member_of(model, 0, GUESS), member_of(model, 1)]
     batch, other = Batch(model, partial(known, costs)), member_of(model, 2)

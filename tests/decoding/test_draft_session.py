@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.drafting.base import NO_DRAFT, Draft, Drafter
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from tests.fakes import EveryOther
 
 texts = st.text("abc", max_size=9)

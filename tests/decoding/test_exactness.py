@@ -15,9 +15,8 @@ from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.row_class import BLOCK_ROWS
-from akunu_py.round import Round
+from akunu_py.rounds import Round, Stats
 from akunu_py.sampling.sampler import Sampler
-from akunu_py.stats import Stats
 from tests.architectures import config, make_network
 from tests.fakes import OracleDrafter, rounds_of
 from tests.markov import MarkovModel, free_text

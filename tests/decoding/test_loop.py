@@ -15,7 +15,7 @@ from akunu_py.drafting.ngram import NGramDrafter
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.planner import Planner
-from akunu_py.round import Finish, Round
+from akunu_py.rounds import Finish, Round
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import EveryOther, MoodyPlanner, OracleDrafter, rounds_of
 

@@ -18,7 +18,7 @@ from akunu_py.model.loading import load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.known_costs import KnownCosts
+from akunu_py.planning.costs import KnownCosts
 from akunu_py.planning.row_class import BLOCK_ROWS, RowClass, runs_of
 from akunu_py.planning.theory import price_of_class
 from tests.architectures import config, make_network

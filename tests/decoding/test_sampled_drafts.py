@@ -17,7 +17,7 @@ from akunu_py.drafting.base import Draft, Drafter
 from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 from tests.fakes import BigramDrafter, rounds_of
 from tests.markov import (

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.states import arrays_of
-from akunu_py.decoding.batch import Batch, Member
+from akunu_py.decoding.batch import Batch, Member, why_not_batched
 from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits
 from akunu_py.decoding.target import ModelTarget
-from akunu_py.model.batch_trial import why_not_batched
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
 from akunu_py.planning.planner import FixedPlanner
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_model
 from tests.decoding.company import joining, prompt_of

@@ -7,8 +7,8 @@ from akunu_py.decoding.speculation import SpeculationState
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
-from akunu_py.planning.known_costs import KnownCosts
-from akunu_py.round import Round
+from akunu_py.planning.costs import KnownCosts
+from akunu_py.rounds import Round
 from akunu_py.sampling.sampler import Sampler
 from tests.planning.curves import FLAT
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from akunu_py.decoding.verification import (
+from akunu_py.decoding.loop import (
     Verdict,
     accept_or_resample,
     match_choices,

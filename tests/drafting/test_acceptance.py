@@ -4,17 +4,18 @@ from random import Random
 
 import pytest
 
-from akunu_py.drafting.acceptance import PRIOR, AcceptanceRates
-from akunu_py.drafting.base import Draft
-from akunu_py.drafting.evidence import (
+from akunu_py.drafting.acceptance import (
     AFFINITY_ODDS,
     EVIDENCE,
+    PRIOR,
     RECALLED,
     RIVAL_ODDS,
     SUPPORT_ODDS,
+    AcceptanceRates,
     bucket,
     priors,
 )
+from akunu_py.drafting.base import Draft
 
 
 def draft(

@@ -11,15 +11,14 @@ import pytest
 import akunu_py
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.loop import Limits
-from akunu_py.drafting.draft_model import DraftModel
-from akunu_py.drafting.guessing import DraftModelGuesser
+from akunu_py.drafting.guessing import DraftModel, DraftModelGuesser
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_model
 from tests.fakes import GuessingDrafter, rounds_of

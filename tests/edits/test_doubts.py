@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from akunu_py.edits.doubts import doubt, merge_doubt
+from akunu_py.edits.edit import doubt, merge_doubt
 
 CODE = "def one():\n    return 1\n\n\ndef two():\n    return one() + 1\n"
 ONE = CODE.partition("\n\n")[0]

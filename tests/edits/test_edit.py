@@ -7,8 +7,7 @@ import pytest
 from akunu_py.edits.edit import Edit, Question, Said, Wanted
 from akunu_py.errors import EditError
 from akunu_py.events import Event
-from akunu_py.round import Finish, Round
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.text.stream import Piece
 from akunu_py.text.tokenizer import Message
 from akunu_py.tokens import Origin

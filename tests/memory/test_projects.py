@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from akunu_py.errors import InvalidRequestError
-from akunu_py.memory.files import MAX_FILE_BYTES, LeftOut, SourceFile, read_source, source_files
-from akunu_py.memory.likely_secrets import holds_secret
+from akunu_py.memory.files import (
+    MAX_FILE_BYTES,
+    LeftOut,
+    SourceFile,
+    holds_secret,
+    read_source,
+    source_files,
+)
 from akunu_py.memory.projects import IndexResult, index_project, open_memory, project_folder
 from akunu_py.memory.store import MemoryStore
 from akunu_py.package import CACHE_VARIABLE

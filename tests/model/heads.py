@@ -12,7 +12,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm import utils
 
-from akunu_py.model.cpu.network import with_fused_layers
+from akunu_py.model.cpu import with_fused_layers
 from akunu_py.model.head_loading import load_head
 from akunu_py.model.target_model import TargetModel
 from tests.architectures import COMMON, config, make_network

@@ -15,7 +15,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner, Situation
 from akunu_py.planning.theory import expected_tokens
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 
 WRONG = -1
 """The token of a draft where it is wrong; the right tokens count up."""

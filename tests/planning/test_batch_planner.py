@@ -10,7 +10,7 @@ from akunu_py.drafting.chain import Chain
 from akunu_py.drafting.guessing import HeadGuesser
 from akunu_py.planning.batch_planner import BatchPlanner, Company
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS
 from akunu_py.planning.trials import PROBE_AFTER
 from akunu_py.tokens import Origin

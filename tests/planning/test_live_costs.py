@@ -2,7 +2,7 @@
 
 import pytest
 
-from akunu_py.planning.live_costs import LiveCosts
+from akunu_py.planning.costs import LiveCosts
 from tests.planning.curves import FLAT, STEPPED
 
 

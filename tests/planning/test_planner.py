@@ -13,7 +13,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import DOUBTFUL, MEASURED, CostCurve
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Planner, Situation
 from akunu_py.planning.trials import PROBE_AFTER
-from akunu_py.round import Round
+from akunu_py.rounds import Round
 from tests.planning.curves import FLAT, LINEAR, M1_LIKE, STEPPED, curve
 from tests.planning.simulation import (
     CONTEXT,

@@ -9,7 +9,7 @@ from mlx_lm.sample_utils import apply_xtc
 
 from akunu_py.engine import Engine
 from akunu_py.options import Options, Sampling
-from akunu_py.sampling.filters import InfillFilter, XTCFilter, most_likely
+from akunu_py.sampling.processors import InfillFilter, XTCFilter, most_likely
 from akunu_py.sampling.sampler import Sampler, SamplerFactory
 from tests.fakes import OracleDrafter, drafted_answer
 

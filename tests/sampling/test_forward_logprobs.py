@@ -12,7 +12,7 @@ from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion
 from akunu_py.options import Options, Sampling
 from akunu_py.sampling.forward_logprobs import ForwardLogprobs
-from akunu_py.sampling.logprobs import LogprobRequest
+from akunu_py.tokens import LogprobRequest
 from tests.fakes import BigramDrafter, OracleDrafter, drafted_answer
 from tests.tiny_model import VOCABULARY
 

@@ -13,7 +13,7 @@ from mlx_lm import load
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.options import Options
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.sampling.forward_logprobs import SCORING_STEP
 from akunu_py.sequence import Sequence
 

@@ -20,12 +20,12 @@ import uvloop
 import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.model.library import LocalModel
+from akunu_py.rounds import EngineCounters
 from akunu_py.server.app import create_app
 from akunu_py.server.http import HttpServer
 from akunu_py.server.pool import Pool
 from akunu_py.server.service import Service
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import EngineCounters
 from akunu_py.worker import EngineWorker
 
 PATIENCE_S = 120.0

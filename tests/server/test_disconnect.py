@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from akunu_py.stats import EngineCounters
+from akunu_py.rounds import EngineCounters
 from tests.server.live import HeldEngine, LiveServer
 from tests.tiny_model import write_tiny_model
 

@@ -157,35 +157,6 @@ def test_an_answer_follows_a_schema_or_a_grammar(live: LiveServer) -> None:
     assert answer["stop_type"] == "eos"
 
 
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"json_schema": {"type": "nothing"}}, "JSON schema"),
-        ({"grammar": "nonsense"}, "grammar"),
-        ({"grammar": 'root ::= "a"', "json_schema": {}}, "grammar"),
-        ({"prompt": None}, "prompt"),
-        ({"prompt": ""}, "prompt"),
-        ({"prompt": []}, "prompt"),
-        ({"prompt": [True]}, "prompt[0]"),
-        ({"prompt": ["a", 5, {}]}, "prompt[2]"),
-        ({"stop": ["x"] * 65}, "stop"),
-        ({"stop": "x" * 513}, "stop"),
-        ({"n_cmpl": 100}, "n_cmpl"),
-        ({"prompt": ["a"] * 17}, "prompt"),
-        ({"id_slot": -2}, "id_slot"),
-        ({"logit_bias": [[1]]}, "logit_bias"),
-        ({"logit_bias": [[1, "x"]]}, "logit_bias"),
-        ({"speculative.n_max": -1}, "speculative.n_max"),
-    ],
-)
-def test_an_error_names_the_field(live: LiveServer, fields: dict[str, Any], name: str) -> None:
-    response = live.post("/completion", {"prompt": "a", "n_predict": 1} | fields)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert (error["code"], error["type"]) == (400, "invalid_request_error")
-    assert name in error["message"]
-
-
 def test_a_server_says_that_its_model_is_loading_and_requests_wait(tiny_model_dir: Path) -> None:
     gate = Flag()
 

@@ -104,32 +104,6 @@ def test_an_answer_keeps_to_a_format(live: LiveServer, format_: Any) -> None:
     assert text.lstrip().startswith("{")
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"format": "yaml"}, "`format`"),
-        ({"format": {"type": "nothing"}}, "schema"),
-        ({"images": ["aGk="]}, "`images`"),
-        ({"template": "{{ .System }} {{ .Prompt }}"}, "`template`"),
-        ({"raw": True, "context": [1]}, "`raw`"),
-        ({"context": [1.5]}, "`context[0]`"),
-        ({"context": [99999]}, "vocabulary"),
-        ({"prompt": "a" * 2000}, "context"),
-        ({"messages": [{"content": "hello"}]}, "`messages[0].role`"),
-        ({"messages": [{"role": "user", "content": 3}]}, "`messages[0].content`"),
-        ({"messages": [QUESTION | {"images": ["aGk="]}]}, "`messages[0].images`"),
-        ({"messages": [QUESTION], "tools": [{"function": {}}]}, "`tools[0].function.name` is"),
-        ({"messages": [QUESTION], "think": "harder"}, "`think`"),
-    ],
-)
-def test_an_error_is_one_sentence(live: LiveServer, fields: dict[str, Any], words: str) -> None:
-    path = CHAT if "messages" in fields else PATH
-    response = live.post(path, {"model": "tiny", "prompt": "hello"} | fields)
-    assert response.status_code == 400
-    assert list(response.json()) == ["error"]
-    assert words in response.json()["error"]
-
-
 def test_a_bare_template_makes_the_prompt_raw(live: LiveServer) -> None:
     assert ask(live, template="{{ .Prompt }}")["prompt_eval_count"] == len("hello")
 

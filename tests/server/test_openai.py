@@ -272,56 +272,6 @@ def test_stops_and_predictions_are_applied(live: LiveServer) -> None:
     assert predicted["choices"][0]["message"]["content"] == whole
 
 
-TEXT: dict[str, Any] = {"prompt": "hello", "max_tokens": 2}
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-USUAL = {
-    "text": ("/v1/completions", TEXT),
-    "fim": ("/v1/fim/completions", TEXT),
-    "chat": ("/v1/chat/completions", CHAT),
-}
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "fields", "param"),
-    [
-        ("text", {"prompt": None}, "prompt"),
-        ("text", {"prompt": ["a"] * 17}, "prompt"),
-        ("text", {"prompt": ["a"] * 9, "n": 2}, "prompt"),
-        ("text", {"temperature": -1}, "temperature"),
-        ("text", {"top_p": 2}, "top_p"),
-        ("text", {"presence_penalty": 2.5}, "presence_penalty"),
-        ("text", {"logprobs": 101}, "logprobs"),
-        ("text", {"echo": True, "logprobs": 1, "suffix": "b"}, "logprobs"),
-        ("text", {"n": 0}, "n"),
-        ("text", {"best_of": 4}, "best_of"),
-        ("text", {"stop": ["x"] * 65}, "stop"),
-        ("text", {"logit_bias": {"": 1}}, "logit_bias"),
-        ("text", {"prediction": {"type": "guess"}}, "prediction.type"),
-        ("fim", {"prompt": None}, "prompt"),
-        ("fim", {"min_tokens": 3, "max_tokens": "x"}, "max_tokens"),
-        ("chat", {"messages": []}, "messages"),
-        ("chat", {"messages": [{"content": "a"}]}, "messages[0].role"),
-        ("chat", {"top_logprobs": 2}, "top_logprobs"),
-        ("chat", {"tool_choice": "required"}, "tool_choice"),
-        ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        ("chat", {"response_format": {"type": "xml"}}, "response_format.type"),
-        ("chat", {"response_format": {"type": "json_schema"}},
-         "response_format.json_schema.schema"),
-        ("chat", {"chat_template_kwargs": {"enable_thinking": 1}},
-         "chat_template_kwargs.enable_thinking"),
-    ],
-)  # fmt: skip
-def test_the_field_at_fault_is_named(
-    live: LiveServer, endpoint: str, fields: dict[str, Any], param: str
-) -> None:
-    path, usual = USUAL[endpoint]
-    response = live.post(path, usual | fields)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    assert (error["type"], error["param"]) == ("invalid_request_error", param)
-    assert param in error["message"]
-
-
 def test_there_is_one_openai_model(live: LiveServer) -> None:
     for path in ("/v1/models", "/models"):
         (entry,) = live.get(path).json()["data"]

@@ -330,26 +330,6 @@ def test_results_of_calls_go_back_to_the_model(parrot: LiveServer) -> None:
     assert choice_of(parrot, "", messages=messages)["message"]["content"] == "print('hello')"
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"tool_choice": "maybe"}, "tool_choice"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice.function.name"),
-        ({"tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice"),
-        ({"tool_choice": "required", "tools": []}, "tool_choice"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        ({"functions": [{"name": "f"}]}, "functions"),
-    ],
-)
-def test_contradictory_fields_are_refused(
-    parrot: LiveServer, fields: dict[str, Any], param: str
-) -> None:
-    response = parrot.post("/v1/chat/completions", tools_body("Hello", **fields))
-    assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == param
-
-
 def test_an_answer_is_begun_continued_or_left_alone(parrot: LiveServer) -> None:
     messages = [{"role": "user", "content": "print('hello')"},
                 {"role": "assistant", "content": "print("}]  # fmt: skip
@@ -364,19 +344,6 @@ def test_an_answer_is_begun_continued_or_left_alone(parrot: LiveServer) -> None:
     assert prompt(continue_final_message=False).endswith(
         "print(<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"continue_final_message": True},
-        {"continue_final_message": True, "add_generation_prompt": True},
-    ],
-)
-def test_nothing_is_continued_that_is_not_there(live: LiveServer, fields: dict[str, Any]) -> None:
-    response = live.post("/v1/chat/completions", {"messages": USER, "max_tokens": 2} | fields)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "continue_final_message"
 
 
 def test_every_chunk_but_the_first_can_have_timings(live: LiveServer) -> None:

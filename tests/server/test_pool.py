@@ -15,8 +15,7 @@ import pytest
 import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
-from akunu_py.model.hub import Download
-from akunu_py.model.library import LocalModel
+from akunu_py.model.library import Download, LocalModel
 from akunu_py.server import app
 from akunu_py.server import models as endpoints
 from akunu_py.server import pool as pools

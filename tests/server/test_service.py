@@ -17,12 +17,11 @@ import akunu_py
 from akunu_py.events import Completion, Event, EventStream
 from akunu_py.model.library import LocalModel
 from akunu_py.options import MAX_SLOTS, Grammar, Options
-from akunu_py.round import Round
+from akunu_py.rounds import Round, Stats
 from akunu_py.server import wire
 from akunu_py.server.errors import UnavailableError
 from akunu_py.server.service import Job, Metrics, Service
 from akunu_py.server.settings import ServerSettings
-from akunu_py.stats import Stats
 from tests.server.live import NOWHERE, HeldEngine, LiveServer, serve, wait_until
 from tests.server.load import Load
 

@@ -11,8 +11,7 @@ from mlx_lm.tool_parsers import function_gemma, json_tools, kimi_k2, mistral, py
 
 from akunu_py.options import Reasoning
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser
-from akunu_py.text.call_layout import layout_of
-from akunu_py.text.call_reader import ToolCall
+from akunu_py.text.calls import ToolCall, layout_of
 from akunu_py.text.stream import ReasoningSplitter
 from tests.random_calls import Part, joined
 

@@ -14,7 +14,7 @@ from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
 from akunu_py.text import trial
-from akunu_py.text.chat import ChatTemplate, ChatTranscript
+from akunu_py.text.tokenizer import ChatTemplate, ChatTranscript
 
 OTHER = "{{ messages[0]['content'] }}|{{ enable_thinking }}|{{ mood }}"
 CHATML = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"

@@ -169,26 +169,6 @@ def test_the_beginning_of_an_answer_is_continued(parrot: LiveServer) -> None:
     assert ask(parrot, body("", messages=turns))["content"] == [{"type": "text", "text": "lo"}]
 
 
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"messages": []}, "`messages` must have at least one"),
-        ({"messages": [{"role": "tool", "content": ""}]}, "`messages[0].role` must be user"),
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "`tools[0].type`"),
-        ({"tool_choice": {"type": "tool", "name": "Write"}, "tools": [READ]}, "`tool_choice` nam"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "type`"),
-    ],
-)
-def test_errors_have_anthropics_form(
-    parrot: LiveServer, fields: dict[str, Any], sentence: str
-) -> None:
-    answer = parrot.post("/v1/messages", body("a", **fields))
-    error = answer.json()
-    assert (answer.status_code, error["type"]) == (400, "error")
-    assert error["error"]["type"] == "invalid_request_error"
-    assert sentence in error["error"]["message"]
-
-
 def test_claude_codes_first_turn(parrot: LiveServer) -> None:
     """It sends a system message after the user's, which templates refuse: it becomes the user's."""
     asked = {

@@ -103,6 +103,30 @@ def test_an_instruction_is_prefilled_before_it_is_complete_and_then_followed(
     assert last["usage"]["prompt_tokens_details"]["cached_tokens"] > usage["prompt_tokens"] / 2
 
 
+SHAPES = "import math\n\n\ndef area(width, height):\n    return width * height\n\n\n"
+
+
+def test_a_line_that_is_typed_gets_a_suggestion(live: LiveServer) -> None:
+    """As llama.vim sends it for each key in `volume`, until there is text to show."""
+    typed = "    return area(width, height) * depth"
+    for end in range(1, len(typed) + 1):
+        body = infill_body(
+            input_prefix=f"{SHAPES}def volume(width, height, depth):\n",
+            input_suffix="\n\n\ndef circumference(radius):\n    return 2 * math.pi * radius\n",
+            input_extra=[], prompt=typed[:end],
+        )  # fmt: skip
+        if live.ask("/infill", body)["content"].strip():
+            return
+    pytest.fail("no key got a suggestion")
+
+
+def test_an_instruction_is_answered_with_text(live: LiveServer) -> None:
+    """llama.vim puts the joined contents in place of the selected lines."""
+    events = live.events("/v1/chat/completions", instruct_body("Rename radius to r", max_tokens=16))
+    deltas = [event["choices"][0]["delta"] for event in events[:-1]]
+    assert "".join(delta.get("content") or "" for delta in deltas).strip()
+
+
 def test_an_unneeded_key_is_ignored_and_a_model_may_be_named(live: LiveServer) -> None:
     body = infill_body(model="qwen2.5-coder", n_predict=2)
     assert live.post("/infill", body, Authorization="Bearer key").status_code == 200

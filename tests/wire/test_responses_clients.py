@@ -166,27 +166,6 @@ def test_a_cut_answer_is_incomplete(client: openai.OpenAI) -> None:
     assert [item.status for item in answer.output] == ["incomplete"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"input": []}, "input"),
-        ({}, "input"),
-        ({"input": "a", "background": True}, "background"),
-        ({"input": "a", "truncation": "middle"}, "truncation"),
-        ({"input": "a", "tool_choice": "required"}, "tool_choice"),
-        ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
-        ({"input": [{"role": "bystander", "content": "a"}]}, "input[0].role"),
-        ({"input": "a", "top_logprobs": 3}, "top_logprobs"),
-        ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-         "input[0].content[0].type"),
-    ],
-)  # fmt: skip
-def test_errors_name_the_field(parrot: LiveServer, fields: dict[str, Any], param: str) -> None:
-    answer = parrot.post("/v1/responses", {"model": "m"} | fields)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-
-
 def test_codex_reads_the_answer_to_its_latest_body(parrot: LiveServer) -> None:
     """The first turn of Codex 0.169: no instructions, and two messages of the user in a row."""
     call = '<tool_call>\n{"name": "exec_command", "arguments": {"cmd": "ls"}}\n</tool_call>'

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from akunu_py.events import Event, EventStream
-from akunu_py.round import Finish, Round
-from akunu_py.stats import Stats
+from akunu_py.rounds import Finish, Round, Stats
 
 FIRST = Event(Round((1,)), (), Stats())
 LAST = Event(Round((2,), finish=Finish.EOS), (), Stats())

@@ -15,7 +15,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
 from akunu_py.events import Completion, EventStream
 from akunu_py.options import MAX_PARALLEL, Grammar, Options, Sampling
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Kind, Sequence
 from akunu_py.worker import EngineWorker

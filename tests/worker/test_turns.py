@@ -6,7 +6,7 @@ from random import Random
 from threading import Event, Thread
 
 import akunu_py
-from akunu_py.machine.turns import Rank, Turns
+from akunu_py.machine.threads import Rank, Turns
 from akunu_py.worker import EngineWorker
 
 CHAT, URGENT = (0, True, 3), (0, False, 1)

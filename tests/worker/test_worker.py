@@ -26,7 +26,7 @@ from akunu_py.errors import (
 )
 from akunu_py.events import Event
 from akunu_py.options import Options
-from akunu_py.round import Finish
+from akunu_py.rounds import Finish
 from akunu_py.worker import EngineWorker
 
 

@@ -93,11 +93,8 @@ def _compiled_rms_norm(eps: float) -> Any:
 
 class JoinedLinear(nn.Module):  # type: ignore[misc]
     """Linear layers of the same input as one; their outputs follow each other on the last axis.
-
-    Attributes:
-        matrix: `[inputs, outputs]`, a transposed view of the joined weights: transposing them in
-            every forward pass would be an additional operation.
-        bias: `[outputs]`, if the layers have one.
+    `matrix` is `[inputs, outputs]`, a transposed view of the joined weights: transposing them in
+    every forward pass would be an additional operation.
     """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
