@@ -5,6 +5,7 @@ The prompt appears immediately; the model loads meanwhile, on a thread of its ow
 
 import re
 import sys
+from textwrap import dedent
 from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.conversation import Conversation, Turn
@@ -58,7 +59,7 @@ def doubt_of(turn: Turn) -> str | None:
     """What is wrong with the code in an answer, for the user; None if nothing is."""
     for code in () if turn.finish in UNFINISHED else _CODE.findall(turn.text):
         try:
-            parse_python(code)
+            parse_python(dedent(code))  # a method may be pasted as it stands in its class
         except NO_PYTHON:
             return "The code in this answer is not valid Python."
         if code.strip() in turn.question:

@@ -58,7 +58,12 @@ class TestPipe:
 
     @pytest.mark.parametrize(
         ("code", "doubt"),
-        [("def f(x)", "not valid Python"), ("a = 1", "is unchanged"), ("a = 2", "")],
+        [
+            ("def f(x)", "not valid Python"),
+            ("a = 1", "is unchanged"),
+            ("a = 2", ""),
+            ("  b = 1\n  c = 2", ""),
+        ],
     )
     def test_what_is_wrong_with_an_answer_is_said(
         self, talk: Talk, capsys: pytest.CaptureFixture[str], code: str, doubt: str
