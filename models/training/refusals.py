@@ -54,13 +54,13 @@ def is_small_talk(request: str) -> bool:
 
 
 def is_honest(text: str) -> bool:
-    """True for an answer to something outside the training: of any kind, or with the opening of
-    one and the end of another; also for one that says no more than what it is."""
-    openings, able = zip(*ANSWERS.values(), strict=True)
-    mixed = (
-        CHOICES["answer"].format(opening=one, able=other) for one in openings for other in able
+    """True for an answer to something outside the training, whatever it says it cannot do and can;
+    also for one that says no more than what it is."""
+    pattern = re.escape(CHOICES["answer"]).replace(r"\{opening\}", r"[^.\n]+\.")
+    able = r"[^.`\n]+(?:`\w+`[^.`\n]*)?"
+    return text == SMALL_TALK["identity"] or bool(
+        re.fullmatch(pattern.replace(r"\{able\}", able), text)
     )
-    return text == SMALL_TALK["identity"] or text in mixed
 
 
 class Requests:
