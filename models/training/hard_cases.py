@@ -19,7 +19,7 @@ from models.training.examples import Turns
 from models.training.functions import Function, is_function
 from models.training.invented import Inventor, joined
 from models.training.near_edits import NearEdits, parses
-from models.training.phrases import CHOICES, REQUESTS, official
+from models.training.phrases import CHOICES, REQUESTS, drawn, official
 from models.training.refusals import answer
 from models.training.wordings import as_follow_up
 
@@ -90,9 +90,9 @@ class HardCases:
         return turns
 
     def conversations(self, count: int) -> Iterator[Turns]:
-        """`count` conversations, as many of each kind."""
-        kinds = list(self.makers)
-        return (self.conversation(kinds[index % len(kinds)]) for index in range(count))
+        """`count` conversations, of kinds drawn by their weights."""
+        weights = CHOICES["hard_cases"]
+        return (self.conversation(drawn(weights, self._rng)) for _ in range(count))
 
     def done_already(self) -> Turns | None:
         """The same request again, of the answer or of code that is so already; or a name that is

@@ -1,4 +1,4 @@
-"""Edits near those of the training: `is None`, f-strings, loops and comprehensions, comments.
+"""Edits near those of the training: `is None`, and lines that become comments.
 
 Besides what hard cases are made from: any code, statements, and requests that need no words of it.
 """
@@ -8,7 +8,7 @@ import re
 import textwrap
 
 from models.training import short_edits, wordings
-from models.training.edits import Edit, whole
+from models.training.edits import Edit
 from models.training.invented import Inventor, joined
 from models.training.phrases import requests_of
 
@@ -30,7 +30,7 @@ class NearEdits:
 
     def edit(self) -> Edit | None:
         """An edit of any of the kinds, or None where this attempt found none."""
-        makers = (self._is_none, self._f_string, self._loop, self._comment_out)
+        makers = (self._is_none, self._comment_out)
         edit = self._rng.choice(makers)()
         return edit if edit and parses(edit.before) and parses(edit.after) else None
 
@@ -100,68 +100,6 @@ class NearEdits:
             text = f"{text[: found.start()]}{operator}None{text[found.end() :]}"
         after = text.replace(" == None", " is None").replace(" != None", " is not None")
         return Edit("is none", self.asking("is none"), text, after) if after != text else None
-
-    def _f_string(self) -> Edit | None:
-        """A concatenation of words and names as one string."""
-        inventor, rng = self._inventor, self._rng
-        quote, parts, inner = rng.choice('""\''), list[str](), ""
-        given = inventor.names(3)
-        for index in range(rng.randint(2, 4)):
-            if (index + rng.getrandbits(1)) % 2 or (parts and parts[-1][0] in "\"'"):
-                name = rng.choice(given)
-                is_text = rng.random() < 0.4
-                parts.append(f"str({name})" if is_text else name)
-                inner += f"{{{name}}}"
-            else:
-                said = rng.choice(("{} ", " {} ", "{}: ", "{}!", "{}", ", {}")).format(
-                    inventor.words(1, 2)
-                )
-                parts.append(f"{quote}{said}{quote}")
-                inner += said
-        if not any(part[0] in "\"'" for part in parts) or not any("{" in one for one in inner):
-            return None
-        old, new = " + ".join(parts), f"f{quote}{inner}{quote}"
-        known = [name for name in given if whole(name).search(old)]
-        frame = rng.choice(
-            (
-                f"def {inventor.name()}({', '.join(known)}): return {{}}",
-                f"def {inventor.name()}({', '.join(known)}):\n    return {{}}",
-                f"def {inventor.name()}({', '.join(known)}): print({{}})",
-                f"def {inventor.name()}({', '.join(known)}):\n    {inventor.name()} = {{}}\n"
-                f"    return {inventor.name()}",
-                "print({})",
-                f"{inventor.name()} = {{}}",
-            )
-        )
-        before, after = (frame.replace("{}", one, 1) for one in (old, new))
-        return Edit("f-string", self.asking("f-string"), before, after)
-
-    def _loop(self) -> Edit | None:
-        """A list comprehension and the loop that does the same, either way."""
-        inventor, rng = self._inventor, self._rng
-        own, given, each, result = inventor.names(4)
-        result = rng.choice(("result", "result", "out", "items", result))
-        if len({own, given, each, result}) < 4:
-            return None
-        value = inventor.expression([each], rng.choice((0, 1, 1)))
-        condition = (
-            f"{each} {rng.choice(('>', '<', '==', '!=', '%'))} {inventor.other([each], each)}"
-        )
-        has_condition = rng.random() < 0.35
-        clause = f" if {condition}" if has_condition else ""
-        header = f"def {own}({given}):"
-        short = f"{header}\n    return [{value} for {each} in {given}{clause}]"
-        if rng.random() < 0.5:
-            short = joined(short) or short
-        lines = [header, "    result = []", f"    for {each} in {given}:"]
-        lines += [f"        if {condition}:"] * has_condition
-        lines += [f"{'    ' * (2 + has_condition)}result.append({value})", "    return result"]
-        long = "\n".join(lines)
-        if rng.random() < 0.5:
-            return Edit("to loop", self.asking("to loop"), short, long)
-        short = "\n".join([header, f"    return [{value} for {each} in {given}{clause}]"])
-        named = whole("result").sub(result, long)
-        return Edit("to comprehension", self.asking("to comprehension"), named, short)
 
     def _comment_out(self) -> Edit | None:
         """A line that is not needed turned into a comment."""

@@ -60,45 +60,21 @@ def test_undoing_a_part_keeps_the_rest() -> None:
         assert codes[-1] not in turns[0][1]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_edits_near_the_training_mean_the_same(seed: int) -> None:
-    near, found = NearEdits(Inventor(random.Random(seed))), set[str]()
+def test_edits_near_the_training_change_what_they_name() -> None:
+    near, found = NearEdits(Inventor(random.Random(6))), set[str]()
     for _ in range(150):
         edit = near.edit()
-        if edit is None or edit.kind in found:
+        if edit is None:
             continue
-        before, after = (ast.parse(textwrap.dedent(text)) for text in (edit.before, edit.after))
-        if edit.kind == "f-string":
-            assert values(before) == values(after)
-        elif edit.kind in ("to loop", "to comprehension"):
-            assert results(before) == results(after)
-        elif edit.kind == "is none":
+        if edit.kind == "is none":
             assert "None" in edit.after
             assert not re.search("[=!]= None", edit.after)
         else:
-            assert (
-                edit.after.replace("# ", "", 1).split() == edit.before.split() or "#" in edit.before
-            )
+            changed = zip(edit.before.split("\n"), edit.after.split("\n"), strict=True)
+            ((old, new),) = [pair for pair in changed if pair[0] != pair[1]]
+            assert new.strip() == f"# {old.strip()}"
         found.add(edit.kind)
-    assert len(found) == 5
-
-
-def values(tree: ast.Module) -> object:
-    """What the longest expression of a text comes to, where every name is a word."""
-    texts = [n for n in ast.walk(tree) if isinstance(n, ast.BinOp | ast.JoinedStr)]
-    names = {node.id for node in ast.walk(texts[0]) if isinstance(node, ast.Name)} - {"str"}
-    return eval(ast.unparse(texts[0]), {name: name.upper() for name in names} | {"str": str})
-
-
-def results(tree: ast.Module) -> object:
-    """What a function of a list returns or raises."""
-    scope: dict[str, object] = {}
-    exec(ast.unparse(tree), scope)
-    (function,) = [one for name, one in scope.items() if name != "__builtins__"]
-    try:
-        return function([3, 0, 7])  # type: ignore[operator]
-    except Exception as error:
-        return type(error)
+    assert len(found) == 2
 
 
 def test_held_out_cases_share_no_request_with_the_training() -> None:
