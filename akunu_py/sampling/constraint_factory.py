@@ -1,6 +1,6 @@
 """ConstraintFactory: compiles grammars, and makes the constraints of answers from them.
 
-Another process tries grammars from clients first; see `text/trial.py`.
+Another process tries grammars from clients first; see `text/sandbox.py`.
 """
 
 import json
@@ -18,8 +18,8 @@ from akunu_py.errors import InvalidRequestError, QueueFullError, UnreadableReque
 from akunu_py.options import Grammar, Reasoning
 from akunu_py.sampling.constraint import Constraint, GrammarPart
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_of
+from akunu_py.text.sandbox import Guide, Trial, make_matcher, make_tokenizer, try_out
 from akunu_py.text.tokenizer import Tokenizer
-from akunu_py.text.trial import Guide, Trial, make_matcher, make_tokenizer, try_out
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

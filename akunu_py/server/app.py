@@ -58,7 +58,7 @@ from akunu_py.server.wire import (
     PoolEndpoint,
     start_stream,
 )
-from akunu_py.text.trial import CLIENT_LEFT
+from akunu_py.text.sandbox import CLIENT_LEFT
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from akunu_py.server.body import Body
 from akunu_py.server.errors import BodyError
 from akunu_py.text.gbnf import tokens_in
 from akunu_py.text.json_schema import bounded, closed, json_lark, one_line, unmet_in
+from akunu_py.text.sandbox import gbnf_to_lark
 from akunu_py.text.tokenizer import Tokenizer
-from akunu_py.text.trial import gbnf_to_lark
 
 _MAX_GRAMMAR_LENGTH: Final = 1 << 16
 _MAX_EXPRESSION_LENGTH: Final = 1 << 12

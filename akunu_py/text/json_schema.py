@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
-from akunu_py.text.trial import validate
+from akunu_py.text.sandbox import validate
 
 _TOO_LARGE: Final = 10**18
 """Numbers stay below it: an integer of 18 digits fits 64 bits, and no double becomes infinite."""

@@ -24,8 +24,8 @@ from akunu_py.errors import (
 )
 from akunu_py.options import Reasoning
 from akunu_py.text.answer_parser import AnswerFormat, answer_format_of
+from akunu_py.text.sandbox import runs_away
 from akunu_py.text.stream import Detokenizer, WholeTextDetokenizer
-from akunu_py.text.trial import runs_away
 
 Message = Mapping[str, Any]
 

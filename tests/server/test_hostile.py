@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from akunu_py.text import trial
-from akunu_py.text.trial import TrialProcess
+from akunu_py.text import sandbox
+from akunu_py.text.sandbox import TrialProcess
 from tests.server.attacks import ATTACKS
 from tests.server.live import PATIENCE_S, LiveServer
 
@@ -29,7 +29,7 @@ def _patience() -> Iterator[None]:
     """Grammars get little time."""
     process = TrialProcess(cpu_s=0.3)
     with pytest.MonkeyPatch.context() as patch, closing(process):
-        patch.setattr(trial, "trial_process", lambda: process)
+        patch.setattr(sandbox, "trial_process", lambda: process)
         yield
 
 

@@ -13,7 +13,7 @@ from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
-from akunu_py.text import trial
+from akunu_py.text import sandbox
 from akunu_py.text.tokenizer import ChatTemplate, ChatTranscript
 
 OTHER = "{{ messages[0]['content'] }}|{{ enable_thinking }}|{{ mood }}"
@@ -58,7 +58,7 @@ def test_it_replaces_the_models_own(copy: Path) -> None:
 def test_one_of_the_model_that_never_ends_is_refused(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trial, "TrialProcess", partial(trial.TrialProcess, cpu_s=0.4))
+    monkeypatch.setattr(sandbox, "TrialProcess", partial(sandbox.TrialProcess, cpu_s=0.4))
     many = "{% for i in range(99999) %}"
     (copy / "chat_template.jinja").write_text(f"{many}{many}{'{% endfor %}' * 2}")
     with pytest.raises(ModelLoadError, match="--chat-template"):

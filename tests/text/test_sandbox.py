@@ -14,8 +14,8 @@ from akunu_py.errors import QueueFullError, UnreadableRequestError
 from akunu_py.options import Grammar, Options
 from akunu_py.sampling import constraint_factory
 from akunu_py.sampling.constraint_factory import CompiledGrammar, ConstraintFactory
-from akunu_py.text import trial as module
-from akunu_py.text.trial import (
+from akunu_py.text import sandbox as module
+from akunu_py.text.sandbox import (
     CLIENT_LEFT,
     Guide,
     Trial,
