@@ -118,7 +118,7 @@ def _place(words: Sequence[str]) -> tuple[str, Mapping[str, str]]:
     held = {"this folder's name": folder.replace("\n", "\r"), "an option": "".join(words), **kept}
     for name, text in held.items():
         if _UNFIT.search(text):
-            raise InvalidRequestError(f"No service can be told the control characters in {name}.")
+            raise InvalidRequestError(f"A service cannot have control characters in {name}.")
     return folder, kept
 
 
@@ -158,8 +158,8 @@ def _systemd(words: Sequence[str]) -> Manager:
         program, options = words[0], " ".join(map(_quoted, words[1:]))
         if re.search(r"[\"'\\\t]", program):
             raise InvalidRequestError(
-                f"systemd runs no program with such a name as {program}: install {PROGRAM} in "
-                "another folder."
+                f"systemd cannot run a program named {program}; install {PROGRAM} in another "
+                "folder."
             )
         return "\n".join(
             [

@@ -74,7 +74,7 @@ def strangers(path: Path = STRANGERS) -> list[list[Message]]:
 
 
 def outcome(answer: str, accepted: Sequence[Accepted], *, shown: str, ended: bool) -> str:
-    """One of `OUTCOMES`; `shown` is the last code of the conversation, unchanged."""
+    """One of `OUTCOMES`; `shown` is the code that the message is about."""
     found = _BLOCK.search(answer)
     if not ended:
         return "broken"
@@ -88,7 +88,8 @@ def outcome(answer: str, accepted: Sequence[Accepted], *, shown: str, ended: boo
 
 
 def case_outcome(case: ChatCase, answer: str, *, ended: bool) -> str:
-    """The outcome where one answer is right: in code every character counts, in words none."""
+    """The outcome if one answer is right: every character of its code counts; if it has none, any
+    words are right."""
     if not ended:
         return "broken"
     if answer == case.answer or not ("```" in answer or "```" in case.answer):
@@ -119,7 +120,7 @@ def _tails(message: str) -> Iterator[str]:
 
 
 def _tree(code: str) -> str | None:
-    """The syntax of a text, but for docstrings of three dots; None where it is no Python."""
+    """The syntax of a text, perhaps indented; None if it is not Python."""
     try:
         tree = ast.parse(textwrap.dedent(code).strip())
     except (SyntaxError, ValueError):
@@ -128,8 +129,8 @@ def _tree(code: str) -> str | None:
 
 
 def _same(code: str, right: str) -> bool:
-    """Whether the code means what the right one does, comments included; any docstring where that
-    has three dots."""
+    """Whether both have the same syntax and comments; any docstring will do if the right one has
+    three dots."""
     if code.strip() == right.strip():
         return True
     if '"""..."""' in right:

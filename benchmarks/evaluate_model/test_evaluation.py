@@ -32,6 +32,18 @@ from benchmarks.evaluate_model.held_out import (
     own_words,
     two_edit_cases,
 )
+from benchmarks.evaluate_model.outcomes import (
+    ASK,
+    CODE,
+    NO,
+    SAME,
+    Accepted,
+    case_outcome,
+    hard_cases,
+    outcome,
+    shown_code,
+    strangers,
+)
 from benchmarks.evaluate_model.scoring import Score
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE
@@ -199,3 +211,60 @@ def test_the_messages_of_the_card_are_not_trained_on() -> None:
     shown = {unmarked(line) for lines in messages().values() for line in lines}
     assert len(shown) == 30
     assert not shown & {unmarked(line) for lines in REQUESTS.values() for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "expected"),
+    [
+        (fenced("x = 1  # one"), Accepted(CODE, "x  =  1  # one"), "right"),
+        (fenced("x = 1"), Accepted(CODE, "x = 1  # one"), "broken"),
+        (fenced("x = 2"), Accepted(CODE, "x = 1"), "broken"),
+        (fenced("x ="), Accepted(CODE, "x = 1"), "broken"),
+        ("No.", Accepted(CODE, "x = 1"), "honest"),
+        (fenced("y = 0") + "\nAs it was.", Accepted(SAME), "right"),
+        (fenced("y = 1"), Accepted(SAME), "broken"),
+        ("It is so.", Accepted(SAME), "right"),
+        ("Which code?", Accepted(ASK), "right"),
+        ("I cannot.", Accepted(ASK), "honest"),
+        ("I cannot.", Accepted(NO), "right"),
+        (fenced("y = 0"), Accepted(NO), "broken"),
+    ],
+)
+def test_an_answer_is_right_or_honest_or_broken(
+    answer: str, accepted: Accepted, expected: str
+) -> None:
+    assert outcome(answer, [accepted], shown="y = 0", ended=True) == expected
+    assert outcome(answer, [accepted], shown="y = 0", ended=False) == "broken"
+
+
+def test_any_docstring_will_do_where_the_right_one_has_three_dots() -> None:
+    right = Accepted(CODE, 'def f():\n    """..."""\n    g()')
+    said = fenced('def f():\n    """Call g."""\n    g()')
+    assert outcome(said, [right], shown="", ended=True) == "right"
+    assert outcome(said.replace("g()", "h()"), [right], shown="", ended=True) == "broken"
+
+
+def test_the_code_of_a_message_is_found_behind_or_below_its_words() -> None:
+    assert shown_code(["rename a to b: a = 1"], []) == "a = 1"
+    assert shown_code(["make it async\ndef f():\n    g()"], []) == "def f():\n    g()"
+    assert shown_code(["x = 1"], [fenced("x = 2"), "No."]) == "x = 2"
+
+
+def test_the_right_answers_of_strangers_are_python() -> None:
+    found = strangers()
+    assert len(found) == 100
+    for message in (message for conversation in found for message in conversation):
+        assert message.accepted
+        for one in message.accepted:
+            assert one.kind in (CODE, SAME, ASK, NO)
+            assert bool(one.code) == (one.kind == CODE)
+            ast.parse(textwrap.dedent(one.code))
+
+
+def test_hard_cases_are_answered_by_what_is_right() -> None:
+    cases = list(hard_cases([], 2))
+    assert len({case.kind for case in cases}) * 2 == len(cases)
+    for case in cases:
+        assert case_outcome(case, case.answer, ended=True) == "right"
+        assert case_outcome(case, case.answer, ended=False) == "broken"
+        assert case_outcome(case, fenced("other = 1"), ended=True) == "broken"

@@ -153,7 +153,7 @@ class Chats:
         if len(versions) > 1 and chance < _UNDO:
             return self.undo(versions)
         if versions and chance < _AGAIN:
-            return self._asking("again"), fenced(versions[-1].text)
+            return self._inventor.asking("again"), fenced(versions[-1].text)
         return self.begin(versions)
 
     def _talk(self, versions: list[Function]) -> tuple[str, str]:
@@ -180,10 +180,6 @@ class Chats:
             return self.unable()
         makers = {"undo": self.undo, "begin": self.begin, "outside": self.outside}
         return makers[aside](versions) if aside else None
-
-    def _asking(self, kind: str) -> str:
-        """A request of a kind that needs no other words."""
-        return self._rng.choice(requests_of(kind, held_out=self._inventor.held_out))
 
     def outside(self, versions: list[Function]) -> tuple[str, str]:
         """What cannot be done; without code, that may also be an edit. Code that is shown is the
@@ -251,7 +247,7 @@ class Chats:
             words = as_follow_up(self._in_other_words(kind, mistake), self._rng, mistake)
             first = [("user", words), ("assistant", fenced(mistake.after))]
         of_names = kind.startswith("rename") and self._rng.random() < 0.5
-        asked = self._asking("correct: rename" if of_names else "correct")
+        asked = self._inventor.asking("correct: rename" if of_names else "correct")
         asked = asked.format(new=right, old=wrong)
         versions.append(Function(edit.after, versions[-1].is_method, ""))
         return [*first, ("user", asked), ("assistant", fenced(edit.after))]
@@ -335,11 +331,11 @@ class Chats:
         """The code before the last change, which some people name, or before two, or all."""
         if self._rng.random() < (_ALL if len(versions) == 2 else _ALL_OF_MANY):
             del versions[1:]
-            return self._asking("original"), fenced(versions[0].text)
+            return self._inventor.asking("original"), fenced(versions[0].text)
         if len(versions) > 2 and self._sometimes(_TWO):
             del versions[-2:]
-            return self._asking("undo two"), fenced(versions[-1].text)
+            return self._inventor.asking("undo two"), fenced(versions[-1].text)
         named = REQUESTS.get(f"undo: {versions.pop().origin}", [])
         if self._inventor.held_out or not named or self._rng.random() >= _NAMED:
-            return self._asking("undo"), fenced(versions[-1].text)
+            return self._inventor.asking("undo"), fenced(versions[-1].text)
         return as_follow_up(self._rng.choice(named), self._rng), fenced(versions[-1].text)

@@ -69,6 +69,15 @@ def is_function(text: str) -> bool:
     return len(body) == 1 and isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef)
 
 
+def parses(text: str) -> bool:
+    """True for Python, also if all of it is indented."""
+    try:
+        ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
 def functions_of(file: SourceFile) -> Iterator[Function]:
     """Every usable function, and method of a class, at the top of a file."""
     try:

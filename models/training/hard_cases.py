@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from models.training import short_edits, wordings
 from models.training.edits import Edit, Pool, fenced, names, whole
-from models.training.edits.base import closed, phrase
+from models.training.edits.base import closed, phrase, spliced
 from models.training.examples import Turns
-from models.training.functions import Function, is_function
+from models.training.functions import Function, is_function, parses
 from models.training.invented import Inventor, joined
-from models.training.near_edits import NearEdits, parses
+from models.training.near_edits import NearEdits
 from models.training.phrases import CHOICES, REQUESTS, drawn, official
 from models.training.refusals import answer
 from models.training.wordings import as_follow_up
@@ -30,12 +30,12 @@ _ABSENT: str = CHOICES["absent"]
 _WHAT_CHANGE: str = CHOICES["what_change"]
 _REAL, _LONGEST_REAL = 0.25, 700  # of edits are of real functions, of at most so many characters
 _ONE_LINE = 0.6  # of statements stand in one line
+_SHOWN = 0.2  # of codes are shown before anything is asked
 _PLACES = re.compile(
-    r" (?:in |of |on |from |to |for |into )?(?:this|the(?: following)?) (?:function|code)\b"
+    r"( (?:in|of|on|from|to|for|into))? (?:this|the(?: following)?) (?:function|code)\b"
 )
 _QUOTED = re.compile(r"`([^`]+)`")
 _TOKEN = re.compile(r"\w+|\s+|.")
-_ATTEMPTS = 40
 
 
 def unchanged(code: str) -> str:
@@ -44,8 +44,7 @@ def unchanged(code: str) -> str:
 
 
 def without(first: str, second: str, third: str) -> str | None:
-    """`third` with the change from `first` to `second` taken back, or None where what was changed
-    then has been changed since."""
+    """`third` without the change from `first` to `second`; None if that part has changed again."""
     old, new, last = (_TOKEN.findall(text) for text in (first, second, third))
     kept: dict[int, int] = {}
     for block in difflib.SequenceMatcher(None, new, last, autojunk=False).get_matching_blocks():
@@ -65,7 +64,7 @@ def without(first: str, second: str, third: str) -> str | None:
 
 
 class HardCases:
-    """Invents such conversations; a part of the repeated edits is of real `functions`."""
+    """Invents such conversations; some of their edits are of real `functions`."""
 
     def __init__(self, inventor: Inventor, functions: Sequence[Function]) -> None:
         self._inventor, self._rng = inventor, inventor.rng
@@ -113,7 +112,7 @@ class HardCases:
             return first * 2
         again = closed(words if rng.random() < 0.6 else self._words(kind, edit))
         if rng.random() < 0.4 and "\n" not in again and "?" not in again:
-            again = self._near.asking("again please").format(again=wordings.small(again))
+            again = self._inventor.asking("again please").format(again=wordings.small(again))
         return [*first, ("user", again), ("assistant", unchanged(edit.after))]
 
     def _absent(self, kind: str, edit: Edit) -> Turns | None:
@@ -133,7 +132,7 @@ class HardCases:
         """An edit of statements that stand in one line, or under each other; some were shown
         first."""
         rng = self._rng
-        lines = self._near.script(rng.randint(1, 4))
+        lines = self._inventor.script(rng.randint(1, 4))
         if rng.random() < 0.25 and len(lines) > 1:
             return self._numbered(lines)
         header = "def Qzaxu():"
@@ -147,8 +146,7 @@ class HardCases:
             glue.join(line.strip() for line in text.split("\n")[1:])
             for text in (edit.before, edit.after)
         )
-        words = re.sub(r" (?:this|the) function$", " this code", edit.instruction)
-        return self._shown_or_not(kind, Edit(kind, words, before, after))
+        return self._of_code(replace(edit, before=before, after=after), kind)
 
     def _numbered(self, lines: list[str]) -> Turns:
         """A line less, by its place."""
@@ -159,18 +157,24 @@ class HardCases:
         if row + 1 == len(lines) and self._rng.random() < 0.6:
             part, words = "last", {}
         instruction = phrase(self._rng, official(f"delete_line: {part}"), **words)
-        instruction = re.sub(r" (?:this|the) function$", " this code", instruction)
         edit = Edit("delete_line", instruction, "\n".join(lines), "\n".join(rest))
-        return self._shown_or_not("delete_line", edit)
+        return self._of_code(edit, "delete_line")
+
+    def _of_code(self, edit: Edit, kind: str) -> Turns:
+        """An edit of code that is not a function."""
+        words = re.sub(r" (?:this|the) function$", " this code", edit.instruction)
+        return self._reworded(kind, replace(edit, instruction=words))
 
     def several_places(self) -> Turns | None:
         """Every print, or names of a function and of the lines that use it."""
         return self._prints() if self._rng.random() < 0.45 else self._with_calls()
 
     def _prints(self) -> Turns | None:
-        """Code without its prints, where nothing but they stand in lines of their own."""
+        """Code without its prints, each of which has its own line."""
         inventor, rng = self._inventor, self._rng
-        text = inventor.function().text if rng.random() < 0.75 else "\n".join(self._near.script(3))
+        text = (
+            inventor.function().text if rng.random() < 0.75 else "\n".join(self._inventor.script(3))
+        )
         if "\n" not in text:
             return None
         lines = text.split("\n")
@@ -184,7 +188,7 @@ class HardCases:
         before, after = "\n".join(lines), "\n".join(kept)
         if not kept or not (parses(before) and parses(after)):
             return None
-        return self._asked("all prints", before, after)
+        return self._asked(self._inventor.asking("all prints"), before, after)
 
     def _with_calls(self) -> Turns | None:
         """A function renamed where it is defined and called; perhaps a parameter as well."""
@@ -212,24 +216,19 @@ class HardCases:
         )
         if count != uses or whole(new).search(code):
             return None
-        after = whole(own).sub(new, code)
-        words = phrase(rng, official("rename_function"), old=own, new=new)
-        edit, kind = Edit("rename_function", words, code, after), "rename_function"
-        inner = names.renamable(Function(text, False, ""))
+        after, kind = whole(own).sub(new, code), "rename_function"
+        words = phrase(rng, official(kind), old=own, new=new)
+        alone = Function(text, False, "")
+        inner = names.renamable(alone)
         if inner and rng.random() < 0.5:
             old2, new2 = rng.choice(inner), inventor.name()
-            if whole(new2).search(after) or len(whole(old2).findall(code)) != len(
-                names.renamed(Function(text, False, ""), old2, "")
-            ):
+            places = len(names.renamed(alone, old2, ""))
+            if whole(new2).search(after) or len(whole(old2).findall(code)) != places:
                 return None
-            after = whole(old2).sub(new2, after)
-            pairs = [(own, new), (old2, new2)]
-            rng.shuffle(pairs)
-            (a, b), (c, d) = pairs
-            kind = "rename_variable"
-            words = phrase(rng, official("rename_variable: two"), old=a, new=b, old2=c, new2=d)
-            edit = Edit(kind, words, code, after)
-        return self._shown_or_not(kind, edit)
+            after, kind = whole(old2).sub(new2, after), "rename_variable"
+            (a, b), (c, d) = rng.sample([(own, new), (old2, new2)], 2)
+            words = phrase(rng, official(f"{kind}: two"), old=a, new=b, old2=c, new2=d)
+        return self._reworded(kind, Edit(kind, words, code, after))
 
     def methods(self) -> Turns | None:
         """An edit of one method of a class, or of a method that is pasted as it stands there."""
@@ -245,7 +244,7 @@ class HardCases:
             return None
         if len(found) == 1 and rng.random() < 0.6:
             before, after = (textwrap.indent(text, "    ") for text in (edit.before, edit.after))
-            return self._shown_or_not(kind, replace(edit, before=before, after=after))
+            return self._asked(self._words(kind, edit), before, after)
         header = f"class {wordings.large(inventor.name())}:\n"
         if rng.random() < 0.15:
             return self._class_docstring(header, found)
@@ -256,29 +255,24 @@ class HardCases:
                 "\n\n".join([*texts[:at], text, *texts[at + 1 :]]), "    "
             )
 
-        changed = replace(edit, before=in_class(edit.before), after=in_class(edit.after))
-        if len(found) > 1:
-            changed = self._of_one(kind, changed, edit, own[at])
-        return self._shown_or_not(kind, changed, reworded=len(found) == 1)
-
-    def _of_one(self, kind: str, changed: Edit, edit: Edit, name: str) -> Edit:
-        """The edit of a class, in words that name its method, unless what is quoted does."""
-        words = self._words(kind, edit)
-        quoted = _QUOTED.findall(edit.instruction)
-        if whole(name).search(words) or any(
-            whole(one).search(edit.before) and len(whole(one).findall(changed.before)) == 1
-            for one in quoted
+        before, words = in_class(edit.before), self._words(kind, edit)
+        if len(found) > 1 and not any(
+            whole(one).search(edit.before) and len(whole(one).findall(before)) == 1
+            for one in _QUOTED.findall(edit.instruction)
         ):
-            return replace(changed, instruction=words)
+            words = self._of_method(words, own[at])
+        return self._asked(words, before, in_class(edit.after))
+
+    def _of_method(self, words: str, name: str) -> str:
+        """The words with the name of the method that they are about."""
+        if whole(name).search(words):
+            return words
         place = self._rng.choice(CHOICES["of_one_method"]).format(name)
-        if _PLACES.search(words):
-            link = re.match(r" (?:in|of|on|from|to|for|into)\b", _PLACES.search(words)[0])  # type: ignore[index]
-            words = _PLACES.sub(lambda _: (link[0] if link else "") + place, words, count=1)
-        elif re.search(r"\bit\b", words):
-            words = re.sub(r"\bit\b", place.strip(), words, count=1)
-        else:
-            words = f"{closed(words)} in{place}"
-        return replace(changed, instruction=words)
+        if found := _PLACES.search(words):
+            return f"{words[: found.start()]}{found[1] or ''}{place}{words[found.end() :]}"
+        if re.search(r"\bit\b", words):
+            return re.sub(r"\bit\b", place.strip(), words, count=1)
+        return f"{closed(words)} in{place}"
 
     def _method(self) -> Function:
         """A method, of which some are decorated."""
@@ -297,7 +291,7 @@ class HardCases:
         methods = textwrap.indent("\n\n".join(one.text for one in found), "    ")
         name = header.split()[1].rstrip(":")
         after = f'{header}    """{text}"""\n\n{methods}'
-        words = self._near.asking("class docstring").format(text=text, name=name)
+        words = self._inventor.asking("class docstring").format(text=text, name=name)
         request = wordings.request(words, header + methods, self._rng)
         return [("user", request), ("assistant", fenced(after))]
 
@@ -336,11 +330,8 @@ class HardCases:
         else:
             kind = "rename_variable"
             words = phrase(rng, official("rename_variable: one"), old=old, new=new)
-            after = text
-            for start, end, put in reversed(names.renamed(function, old, new)):
-                after = after[:start] + put + after[end:]
-            edit = Edit(kind, words, text, after)
-        return self._shown_or_not(kind, edit) if edit else None
+            edit = Edit(kind, words, text, spliced(text, names.renamed(function, old, new)))
+        return self._reworded(kind, edit) if edit else None
 
     def _renaming_it(self) -> Turns | None:
         """A second rename of what was renamed; without a first one, the question which name."""
@@ -350,7 +341,7 @@ class HardCases:
         new = inventor.name()
         if len(quoted) != 2 or whole(new).search(edit.before + edit.after):
             return None
-        asked = self._near.asking("rename it").format(new=new)
+        asked = self._inventor.asking("rename it").format(new=new)
         if rng.random() < 0.3:
             plain = asked.removeprefix("now ").removeprefix("and ").removeprefix("then ")
             request = wordings.request(plain, edit.before, rng)
@@ -367,19 +358,12 @@ class HardCases:
     def near(self) -> Turns | None:
         """An edit that the courses before did not have."""
         edit = self._near.edit()
-        if edit is None:
-            return None
-        words = edit.instruction
-        if self._rng.random() < 0.2:
-            turns = [("user", edit.before), ("assistant", _WHAT_CHANGE), ("user", words)]
-        else:
-            turns = [("user", wordings.request(words, edit.before, self._rng))]
-        return [*turns, ("assistant", fenced(edit.after))]
+        return self._asked(edit.instruction, edit.before, edit.after) if edit else None
 
     def beyond(self) -> Turns | None:
-        """An edit that is too much, of code that is shown."""
-        rng, words = self._rng, self._near.asking("near")
-        code, said = self._near.any_code(), ("assistant", answer("judge"))
+        """A request that is too hard, with its code."""
+        rng, words = self._rng, self._inventor.asking("near")
+        code, said = self._inventor.any_code(), ("assistant", answer("judge"))
         chance = rng.random()
         if chance < 0.2:
             kind, edit = self._edit(CHOICES["repeatable"])
@@ -395,7 +379,7 @@ class HardCases:
         return [("user", wordings.request(words, code, rng)), said]
 
     def undoing_a_part(self) -> Turns | None:
-        """Two or three edits, of which one but the last is taken back."""
+        """Two or three edits, of which an earlier one is taken back."""
         rng, inventor = self._rng, self._inventor
         kind, edit = self._edit(CHOICES["before_others"])
         named = REQUESTS.get(f"undo: {kind}")
@@ -438,7 +422,7 @@ class HardCases:
         if rng.random() < 0.4:
             around = rng.choice(("{}", "\n{}", "{}\n", "\n{}\n"))
             return [("user", around.format(before)), ("assistant", _WHAT_CHANGE)]
-        return self._shown_or_not(kind, replace(edit, before=before, after=after), again=edit)
+        return self._asked(self._words(kind, edit), before, after)
 
     def _edit(self, kinds: Sequence[str]) -> tuple[str, Edit]:
         """An edit of one of the kinds, of invented code or of a real function."""
@@ -455,27 +439,18 @@ class HardCases:
         asked = wordings.instruction(edit, kind, self._rng)
         return wordings.spoken(asked, self._rng, edit)
 
-    def _asked(self, kind: str, before: str, after: str) -> Turns:
-        """A request that needs no words of the code, with it or after it."""
-        words = self._near.asking(kind)
-        if self._rng.random() < 0.2:
+    def _reworded(self, kind: str, edit: Edit) -> Turns:
+        """The edit, asked for in other words."""
+        return self._asked(self._words(kind, edit), edit.before, edit.after)
+
+    def _asked(self, words: str, before: str, after: str) -> Turns:
+        """An edit asked for with its code, or once that was shown."""
+        if self._rng.random() < _SHOWN and "\n" not in words:
+            words = wordings.ended(closed(words), self._rng)
             shown = [("user", before), ("assistant", _WHAT_CHANGE), ("user", words)]
         else:
             shown = [("user", wordings.request(words, before, self._rng))]
         return [*shown, ("assistant", fenced(after))]
-
-    def _shown_or_not(
-        self, kind: str, edit: Edit, *, again: Edit | None = None, reworded: bool = True
-    ) -> Turns:
-        """The edit asked for with its code, or once that was shown; `again` is the edit of plain
-        code that words are drawn for."""
-        words = self._words(kind, again or edit) if reworded else edit.instruction
-        if self._rng.random() < 0.2 and "\n" not in words:
-            asked = wordings.ended(closed(words), self._rng)
-            shown = [("user", edit.before), ("assistant", _WHAT_CHANGE), ("user", asked)]
-        else:
-            shown = [("user", wordings.request(words, edit.before, self._rng))]
-        return [*shown, ("assistant", fenced(edit.after))]
 
 
 def _with_tabs(text: str) -> str:

@@ -9,10 +9,12 @@ import builtins
 import keyword
 import random
 import re
+import textwrap
 
+from models.training import wordings
 from models.training.edits.base import Lines
-from models.training.functions import Function, is_function, outline
-from models.training.phrases import CHOICES, LISTS, drawn, is_held_out
+from models.training.functions import Function, is_function, outline, parses
+from models.training.phrases import CHOICES, LISTS, drawn, is_held_out, requests_of
 
 MAX_LINE = 90
 _BRIEF = 0.6  # of functions are one statement, without docstring or comment
@@ -263,3 +265,53 @@ class Inventor:
                 value = rng.choice((*CHOICES["usual_defaults"], str(rng.randint(2, 99))))
                 shown[index] += f" = {value}" if hinted else f"={value}"
         return ", ".join([*(["self"] if is_method else []), *shown])
+
+    def asking(self, kind: str) -> str:
+        """A request of a kind in `phrases.txt`, perhaps with slots."""
+        return self.rng.choice(requests_of(kind, held_out=self.held_out))
+
+    def any_code(self) -> str:
+        """An invented function, statements, or a class."""
+        rng = self.rng
+        chance, text = rng.random(), self.function().text
+        if chance < 0.2:
+            return rng.choice(("\n", "; ")).join(self.script(rng.randint(1, 3)))
+        if chance < 0.35:
+            header = f"class {wordings.large(self.name())}:\n"
+            return header + textwrap.indent(text, "    ")
+        return (joined(text) if rng.random() < 0.5 else None) or text
+
+    def script(self, count: int) -> list[str]:
+        """Assignments, and as many statements that use them."""
+        while not parses("\n".join(lines := self._lines(count))):
+            pass
+        return lines
+
+    def _lines(self, count: int) -> list[str]:
+        rng = self.rng
+        known = self.names(rng.choice((1, 1, 2, 3)))
+        values = (
+            "0",
+            "1",
+            "[]",
+            '""',
+            "[1, 2, 3]",
+            f"{self.name()}()",
+            str(rng.randint(0, 999)),
+        )
+        lines = list[str]()
+        for name in known:
+            value = self.expression(known[:1], 1) if rng.random() < 0.3 else rng.choice(values)
+            lines.append(f"{name} = {value}")
+        for _ in range(count):
+            chance, value = rng.random(), self.expression(known, rng.choice((0, 1, 1, 2)))
+            if chance < 0.45:
+                lines.append(f"print({value})")
+            elif chance < 0.65:
+                known.append(self.name())
+                lines.append(f"{known[-1]} = {value}")
+            elif chance < 0.8:
+                lines.append(f"{rng.choice(known)} {rng.choice(('+=', '-=', '*='))} {value}")
+            else:
+                lines.append(f"{self.name()}({value})")
+        return lines

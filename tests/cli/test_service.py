@@ -127,7 +127,7 @@ def test_systemd_reads_the_program_as_it_is(
     for name in ("\\", '"', "'", "\t"):
         monkeypatch.setattr(sys, "executable", f"/a{name}/python")
         assert main(["service", "install"]) == 2
-        assert "systemd runs no program with such a name" in capsys.readouterr().err
+        assert "systemd cannot run a program named" in capsys.readouterr().err
 
 
 def test_launchd_runs_it_once_the_one_before_has_ended(system: Callable[[str], System]) -> None:

@@ -8,14 +8,13 @@ edited code in one fenced block, and nothing else.
 import ast
 import random
 import re
-import textwrap
 import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from models.training.edits import bodies, layout, names, signatures
 from models.training.edits.base import Edit, Pool, closed
-from models.training.functions import Function, is_function
+from models.training.functions import Function, is_function, parses
 from models.training.phrases import CHOICES
 
 __all__ = ["KINDS", "Edit", "Pool", "conversation", "fenced", "make_kind", "make_several"]
@@ -50,10 +49,7 @@ def pool_of(functions: Sequence[Function], *, limit: int = 4000) -> Pool:
 
 def is_sound(edit: Edit) -> bool:
     """True where both sides parse and the edit changes something (copying aside)."""
-    try:
-        ast.parse(textwrap.dedent(edit.before))
-        ast.parse(textwrap.dedent(edit.after))
-    except (SyntaxError, ValueError):
+    if not (parses(edit.before) and parses(edit.after)):
         return False
     return edit.before != edit.after or edit.kind == "repeat_code"
 
