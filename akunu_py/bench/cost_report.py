@@ -125,11 +125,12 @@ def exactness_of(curve: CostCurve) -> str:
             "Drafts may change near-ties (ties within rounding); `bench cost` measures what "
             "--exact costs"
         )
-    compared = f"{alike.rows:,} rows compared in {alike.seconds:.0f} s"
+    # None are compared if every class would cost more than blocks.
+    compared = f" ({alike.rows:,} rows compared in {alike.seconds:.0f} s)" if alike.rows else ""
     if not alike.allows_drafts:
         return (
             "No sizes of forward pass are known that give identical rows at a lower cost than "
-            f"blocks ({compared}). With --exact, drafts change no token, which costs "
+            f"blocks{compared}. With --exact, drafts change no token, which costs "
             f"{price_of_blocks(curve):.0%}"
         )
     usual = affordable(curve, alike, FREE)
@@ -137,7 +138,7 @@ def exactness_of(curve: CostCurve) -> str:
     when = "With --exact" if usual is None else "By default, in an answer that is not batched,"
     like = "mlx-lm's" if alike.smallest == 1 else f"that of steps padded to {alike.smallest} tokens"
     return (
-        f"Forward passes of {alike} ({compared}). {when} drafts change no token, which costs "
+        f"Forward passes of {alike}{compared}. {when} drafts change no token, which costs "
         f"{price:.0%}, and the text is {like}"
     )
 

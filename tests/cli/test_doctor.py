@@ -56,7 +56,8 @@ def test_it_reports_everything_and_ends_with_the_payoff(doctor: Doctor) -> None:
 @pytest.mark.parametrize(
     ("alike", "said"),
     [
-        (RowClass(), "No sizes of forward pass are known that give identical rows"),
+        (RowClass(), "identical rows at a lower cost than blocks. With --exact"),
+        (RowClass(rows=90, seconds=2), "than blocks (90 rows compared in 2 s). With --exact"),
         (
             RowClass(1, ((0, 33),)),
             "not batched, drafts change no token, which costs 0%",
