@@ -7,6 +7,7 @@ Every maker returns a whole conversation, of which the last answer is what matte
 
 import ast
 import difflib
+import random
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,6 +133,8 @@ class HardCases:
         """An edit of statements that stand in one line, or under each other; some were shown
         first."""
         rng = self._rng
+        if rng.random() < 0.2:
+            return self._in_a_block()
         lines = self._inventor.script(rng.randint(1, 4))
         if rng.random() < 0.25 and len(lines) > 1:
             return self._numbered(lines)
@@ -160,14 +163,87 @@ class HardCases:
         edit = Edit("delete_line", instruction, "\n".join(lines), "\n".join(rest))
         return self._of_code(edit, "delete_line")
 
+    def _in_a_block(self) -> Turns:
+        """A name renamed that a loop, a handler or a `with` gives a value."""
+        rng, inventor = self._rng, self._inventor
+        own, value, function, new = inventor.names(4)
+        uses = [f"print({own})", f"{function}({own})", f"{value} = {own}.{inventor.name()}()"]
+        first, second = rng.sample(uses, 2)
+        error = rng.choice(CHOICES["errors"])
+        code = rng.choice(
+            (
+                f"for {own} in {value}:\n    {first}",
+                f"for {own} in {value}:\n    {first}\n    {second}",
+                f"with open({value}) as {own}:\n    {first}",
+                f"try:\n    {function}({value})\nexcept {error} as {own}:\n    {first}",
+                f"try:\n    {function}({value})\nexcept {error} as {own}:\n    {first}\n    raise",
+                f"{own} = {function}({value})\nif {own}:\n    {first}\n{second}",
+                f"{own} = {value}[0]\n{own} = {own}[{own} > {rng.randint(0, 99)}]\n{first}",
+            )
+        )
+        words = phrase(rng, official("rename_variable: one"), old=own, new=new)
+        edit = Edit("rename_variable", words, code, whole(own).sub(new, code))
+        return self._of_code(edit, "rename_variable")
+
     def _of_code(self, edit: Edit, kind: str) -> Turns:
         """An edit of code that is not a function."""
         words = re.sub(r" (?:this|the) function$", " this code", edit.instruction)
         return self._reworded(kind, replace(edit, instruction=words))
 
     def several_places(self) -> Turns | None:
-        """Every print, or names of a function and of the lines that use it."""
-        return self._prints() if self._rng.random() < 0.45 else self._with_calls()
+        """Every print, names of a function and of the lines that use it, or several in a row."""
+        chance = self._rng.random()
+        if chance < 0.6:
+            return self._prints() if chance < 0.3 else self._with_calls()
+        return self._names_in_a_row() if chance < 0.8 else self._hints_in_a_row()
+
+    def _names_in_a_row(self) -> Turns | None:
+        """Two or three renames in one request, of which one may be the function's."""
+        rng, inventor = self._rng, self._inventor
+        function = inventor.function()
+        inner, own, after = names.renamable(function), function.node.name, function.text
+        rng.shuffle(inner)
+        chosen = inner[: rng.randint(2, 3)]
+        if rng.random() < 0.6 and names.rename_function(function, rng, Pool(("Qzaxu",), ("1",))):
+            chosen = [own, *inner[:2]]
+        fresh = inventor.names(len(chosen))
+        if len(chosen) < 2 or any(whole(new).search(after) for new in fresh):
+            return None
+        for old, new in zip(chosen, fresh, strict=True):
+            splices = names.renamed(function, old, "") if old != own else [(0, 0, "")]
+            if len(whole(old).findall(after)) != len(splices):
+                return None
+            after = whole(old).sub(new, after)
+        pairs = list(zip(chosen, fresh, strict=True))
+        rng.shuffle(pairs)
+        mark, link = rng.choice(("", "", "`")), rng.choice((" to ", " to ", " into ", " -> "))
+        said = _in_a_row([f"{mark}{a}{mark}{link}{mark}{b}{mark}" for a, b in pairs], rng)
+        words = inventor.asking("rename in a row").format(pairs=said)
+        return self._asked(words, function.text, after)
+
+    def _hints_in_a_row(self) -> Turns | None:
+        """Types of several parameters, or of one and the result."""
+        rng, inventor = self._rng, self._inventor
+        function = inventor.function()
+        taken = [one.arg for one in function.node.args.args if not one.annotation]
+        bare = [one for one in taken if one not in ("self", "cls")][: rng.randint(1, 3)]
+        if not bare or function.node.returns or function.node.args.defaults:
+            return None
+        types = [rng.choice(CHOICES["hints"]) for _ in bare]
+        form = rng.choice(("{}: {}", "{} is {}", "{} is a {}", "{} as {}", "{} {}", "{} should be {}"))
+        said = [form.format(*pair) for pair in zip(bare, types, strict=True)]
+        after = function.text
+        for one, hint in zip(bare, types, strict=True):
+            after = re.sub(rf"(def \w+\([^)]*?\b){one}\b", rf"\g<1>{one}: {hint}", after, count=1)
+        if len(bare) == 1 or rng.random() < 0.6:
+            result = rng.choice((*CHOICES["hints"], "None"))
+            after = re.sub(r"(def \w+\([^)]*\)):", rf"\g<1> -> {result}:", after, count=1)
+            result_form = rng.choice(("returns {}", "it returns {}", "returns a {}", "-> {}", "return {}"))
+            said.append(result_form.format(result))
+        if after.count(" -> ") > 1 or len(said) < 2 or not parses(after):
+            return None
+        words = inventor.asking("hints in a row").format(hints=_in_a_row(said, rng))
+        return self._asked(words, function.text, after)
 
     def _prints(self) -> Turns | None:
         """Code without its prints, each of which has its own line."""
@@ -451,6 +527,12 @@ class HardCases:
         else:
             shown = [("user", wordings.request(words, before, self._rng))]
         return [*shown, ("assistant", fenced(after))]
+
+
+def _in_a_row(parts: Sequence[str], rng: random.Random) -> str:
+    """The parts, joined as in a sentence."""
+    between, last = rng.choice(((", ", " and "), (", ", ", "), (" and ", " and "), (", ", ", and ")))
+    return f"{between.join(parts[:-1])}{last}{parts[-1]}"
 
 
 def _with_tabs(text: str) -> str:

@@ -41,6 +41,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _PLACED = re.compile(r" at the (?:top|end)|\bline \d|(?:first|last|second|third|[a-z]+th) line\b")
 """Finds words that name a line by its place. Such a place counts in the whole code."""
 _IN_COMPANY, _IN_CLASS = 0.05, 0.05  # of code is one of two functions, and a class of one method
+_STACKED = 0.35  # of decorators to remove have another one above
 _ONE_LINE = 0.75  # of functions of one statement stand in one line
 _STATEMENTS = 0.35  # of edits that can are of the body alone
 _ALIKE = 0.65  # of expressions are replaced by one that differs in one place
@@ -134,10 +135,12 @@ def replaced(function: Function, inventor: Inventor) -> Edit | None:
 def _prepared(kind: str, function: Function, inventor: Inventor) -> Function:
     """The function, with the decorator or the `async` that the edit will remove."""
     rng, name = inventor.rng, inventor.name()
-    if kind == "drop_decorator" and not function.node.decorator_list:
+    listed = len(function.node.decorator_list)
+    if kind == "drop_decorator" and (not listed or (listed == 1 and rng.random() < _STACKED)):
         made = (name, name, f"{name}.{inventor.name()}", f"{name}({rng.randint(0, 99)})")
         chosen = rng.choice((*CHOICES["removed_decorators"], *made, *made))
-        return replace(function, text=f"@{chosen}\n{function.text}")
+        decorated = replace(function, text=f"@{chosen}\n{function.text}")
+        return _prepared(kind, decorated, inventor) if not listed else decorated
     if kind == "make_sync" and function.text.startswith("def "):
         return replace(function, text=f"async {function.text}")
     return function
