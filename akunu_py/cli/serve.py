@@ -25,7 +25,7 @@ from akunu_py.cli.loading import fetch_model, load_engine
 from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend, launched_rank
-from akunu_py.machine.device_memory import free_device_bytes, share_arenas
+from akunu_py.machine.device_memory import bound_kept_memory, free_device_bytes
 from akunu_py.model.library import LocalModel, local_models
 from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 
@@ -56,7 +56,7 @@ def run(settings: ServeSettings) -> int:
         raise InvalidRequestError(f"The log cannot be kept ({error}); check --log-file.") from None
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", handlers=[log])
     logging.getLogger("akunu_py").setLevel(settings.log_level)
-    share_arenas()
+    bound_kept_memory()
     has_key = settings.server.key is not None  # raises here if the key cannot be read
     first = []
     for name in settings.models or (BUNDLED_MODEL,):

@@ -21,7 +21,9 @@ MORE_MEMORY: Final = (
 )
 """How a user gets more memory, as part of a sentence."""
 _MOST_FREED_BYTES: Final = 2 << 30
-_M_ARENA_MAX: Final = -8  # of glibc's malloc.h
+_MALLOC_BOUNDS: Final = {-8: 2, -3: 4 << 20}
+"""glibc's `M_ARENA_MAX` and `M_MMAP_THRESHOLD` (its malloc.h). By default, there are eight arenas
+per core, and once large memory was freed, as much is kept in them."""
 _NO_PRESSURE: Final = 1
 """The level at which macOS neither warns (2) nor ends processes (4)."""
 _LEAST_FREE_SHARE: Final = 1 / 32
@@ -174,11 +176,11 @@ def _recommended_bytes() -> int | None:
     return found if isinstance(found, int) else None
 
 
-def share_arenas() -> None:
-    """Makes glibc's threads share two arenas. By default, there are eight per core, and each keeps
-    freed memory."""
+def bound_kept_memory() -> None:
+    """Has glibc keep less of what a request took once it is freed."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
+        for parameter, value in _MALLOC_BOUNDS.items():
+            ctypes.CDLL(None).mallopt(parameter, value)
 
 
 def give_back_memory() -> None:

@@ -95,6 +95,8 @@ _HALF: Final = LONG[: 5 * MEGABYTE // 2]
 _WIDE: Final = "\ufdfa" * MEGABYTE
 
 ATTACKS: Final[dict[str, Attack]] = {
+    # No attack, but what the others are measured by: four more clients.
+    "ordinary clients": Attack(lambda i: _completion(prompt=f"def f{i}(x):")),
     # Grammars.
     "patterns": Attack(lambda i: _completion(json_schema=_patterns(i))),
     "fewer patterns": Attack(lambda i: _completion(json_schema=_patterns(i, 12))),
