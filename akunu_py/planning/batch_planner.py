@@ -7,8 +7,7 @@ batch, where a row of one sequence may cost more or less than it would cost that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import Draft
@@ -17,9 +16,6 @@ from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import MAX_BATCH_ROWS, TIE, expected_tokens, share_rows
 from akunu_py.planning.trials import MIN_SAVING, PROBE_AFTER, PipelineGain
 from akunu_py.tokens import Origin
-
-MOST_SLOWER: Final = 2.0
-"""Drafts make a forward pass at most this much longer for the sequences that have none."""
 
 CostsOf = Callable[[int], LiveCosts | None]
 """The costs of passes over a number of sequences, by rows; None if they are unknown."""
@@ -112,9 +108,6 @@ class BatchPlanner:
         if table is None:
             return lengths, 1.0
         probs = [self._rates.accept_probs(draft) for draft in drafts]
-        plain_s = table[sequences - 1]
-        if not all(lengths):  # some gain nothing, but wait as long as the others
-            table = [*takewhile(lambda seconds: seconds <= MOST_SLOWER * plain_s, table)]
         if company.pads:
             lengths, speed = _share_padded(probs, kept, table[sequences - 1 :: sequences])
         else:
@@ -125,7 +118,7 @@ class BatchPlanner:
             free = [() if length else own for own, length in zip(probs, kept, strict=True)]
             shared, speed = share_rows(free, table[rows - 1 :], emitted)
             lengths = [own + more for own, more in zip(kept, shared, strict=True)]
-        return lengths, speed * plain_s / sequences
+        return lengths, speed * table[sequences - 1] / sequences
 
 
 def _share_padded(

@@ -57,16 +57,6 @@ def test_drafts_are_cut_to_what_they_are_worth_together(
     assert planner_of(costs).lengths(drafts, NONE_KEPT, company) == wanted
 
 
-def test_long_drafts_of_some_do_not_make_others_wait_longer_than_twice_a_step() -> None:
-    planner = planner_of(curve(lambda size: 10.0 + 0.75 * (size - 4)))  # twice at 17 rows
-    long = Draft(tuple(range(16)), "copy", accept_probs=(0.99,) * 16)
-    lengths = planner.lengths([long, long, NO_DRAFT, NO_DRAFT], NONE_KEPT, FOUR)
-    assert sum(lengths) == 13
-    assert planner.lengths([long] * 4, NONE_KEPT, FOUR) == [15] * 4, "64 rows, which all want"
-    padded = planner.lengths([long, long, NO_DRAFT, NO_DRAFT], NONE_KEPT, PADDED)
-    assert max(padded) <= 3
-
-
 def test_what_is_kept_is_verified_whole_and_padding_to_it_is_free() -> None:
     planner, kept = planner_of(LINEAR), [3, 0, 0, 0]
     drafts = [UNSURE, UNSURE, NO_DRAFT, NO_DRAFT]
