@@ -184,7 +184,7 @@ class Runner:
                 self._hand_over(sequence, partial(next, sequence.forwards, None))
         if not members:
             return
-        outcomes: abc.Sequence[Round | BaseException]
+        outcomes: abc.Sequence[Round | BaseException | None]
         try:
             with self._model.guard():
                 outcomes = self._batch.advance([member for _, member in members])
@@ -193,7 +193,7 @@ class Runner:
         for (sequence, _), outcome in zip(members, outcomes, strict=True):
             if isinstance(outcome, BaseException):
                 self._fail(sequence, outcome.with_traceback(None))  # it refers to all these caches
-            else:
+            elif outcome is not None:
                 self._hand_over(sequence, partial(self._event, sequence, outcome))
 
     def _hand_over(self, sequence: Sequence, next_event: Callable[[], Event | None]) -> None:

@@ -124,15 +124,16 @@ class Batch:
         which takes a few short passes."""
         return why_not_batched(self._model)
 
-    def advance(self, members: Sequence[Member]) -> list[Round | Exception]:
+    def advance(self, members: Sequence[Member]) -> list[Round | Exception | None]:
         """A round of each member, or the error instead; members that share a pass have theirs
-        together.
+        together. A new member has none while a pass of others is in flight: its own first one is
+        part of the next.
 
         The next forward passes are submitted before it returns.
         """
         self._clock.note_pause(perf_counter() - self._handed_over)
         self._break_up(members)
-        outcomes = dict[Member, Round | Exception]()
+        outcomes = dict[Member, Round | Exception | None]()
         for group in self._groups([one for one in members if one.shares]):
             outcomes |= self._advance_together(group)
         for one in members:
@@ -143,19 +144,22 @@ class Batch:
         self._handed_over = perf_counter()
         return [outcomes[one] for one in members]
 
-    def _advance_together(self, members: Sequence[Member]) -> dict[Member, Round | Exception]:
+    def _advance_together(
+        self, members: Sequence[Member]
+    ) -> dict[Member, Round | Exception | None]:
         chains = [chain for one in members if (chain := one.session.chain) is not None]
         pays = bool(chains) and self._planner.guesses_pay(chains, self._company(members))
         for one in members:
             one.takes_turns = False
             one.session.may_guess = pays
-        wanting = [one for one in members if one.wants_forward]
-        self._submit(wanting)
-        if self._steps_ahead(members, pipelined=not wanting):
+        new = [one for one in members if one.wants_forward]
+        in_flight = len(new) < len(members)
+        if not in_flight:
+            self._submit(new)
+            new = []
+        if self._steps_ahead(members, pipelined=in_flight):
             self._submit(members, ahead=True)
-        outcomes = {one: self._outcome(one.read) for one in members}
-        if len(wanting) == 1:  # its forward pass was read among these
-            self._clock.skip()
+        outcomes = {one: None if one in new else self._outcome(one.read) for one in members}
         self._submit([one for one in members if one.wants_forward], guessed=chains)
         return outcomes
 

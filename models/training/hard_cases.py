@@ -230,7 +230,9 @@ class HardCases:
         if not bare or function.node.returns or function.node.args.defaults:
             return None
         types = [rng.choice(CHOICES["hints"]) for _ in bare]
-        form = rng.choice(("{}: {}", "{} is {}", "{} is a {}", "{} as {}", "{} {}", "{} should be {}"))
+        form = rng.choice(
+            ("{}: {}", "{} is {}", "{} is a {}", "{} as {}", "{} {}", "{} should be {}")
+        )
         said = [form.format(*pair) for pair in zip(bare, types, strict=True)]
         after = function.text
         for one, hint in zip(bare, types, strict=True):
@@ -238,7 +240,9 @@ class HardCases:
         if len(bare) == 1 or rng.random() < 0.6:
             result = rng.choice((*CHOICES["hints"], "None"))
             after = re.sub(r"(def \w+\([^)]*\)):", rf"\g<1> -> {result}:", after, count=1)
-            result_form = rng.choice(("returns {}", "it returns {}", "returns a {}", "-> {}", "return {}"))
+            result_form = rng.choice(
+                ("returns {}", "it returns {}", "returns a {}", "-> {}", "return {}")
+            )
             said.append(result_form.format(result))
         if after.count(" -> ") > 1 or len(said) < 2 or not parses(after):
             return None
@@ -531,7 +535,9 @@ class HardCases:
 
 def _in_a_row(parts: Sequence[str], rng: random.Random) -> str:
     """The parts, joined as in a sentence."""
-    between, last = rng.choice(((", ", " and "), (", ", ", "), (" and ", " and "), (", ", ", and ")))
+    between, last = rng.choice(
+        ((", ", " and "), (", ", ", "), (" and ", " and "), (", ", ", and "))
+    )
     return f"{between.join(parts[:-1])}{last}{parts[-1]}"
 
 

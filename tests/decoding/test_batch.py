@@ -16,7 +16,6 @@ import pytest
 from akunu_py.cache.batched import BatchedRows
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.decoding.batch import Batch, why_not_batched
-from akunu_py.decoding.target import PendingForward
 from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import CacheError, InvalidRequestError
@@ -127,6 +126,18 @@ def test_a_step_ahead_that_fails_loses_no_round(
         assert all(isinstance(one, CacheError) for one in batch.advance(members))
 
 
+def test_a_newcomer_joins_the_next_pass_of_the_others(model: TargetModel) -> None:
+    batch, members = Batch(model), [member_of(model), member_of(model, 1)]
+    rounds_of(batch, members)
+    members.append(member_of(model, 2))
+    before = model.forwards
+    *others, newest = batch.advance(members)
+    assert all(isinstance(one, Round) for one in others)
+    assert newest is None
+    assert model.forwards == before + 1, "one pass for all three"
+    rounds_of(batch, members)
+
+
 def test_a_round_is_one_forward_over_what_all_want(model: TargetModel) -> None:
     batch = Batch(model)
     members = [member_of(model), member_of(model, 1, GUESS), member_of(model, 2)]
@@ -135,14 +146,6 @@ def test_a_round_is_one_forward_over_what_all_want(model: TargetModel) -> None:
     assert (batch.forwards, batch.rows) == (2, 12), "the second is in flight"
     rounds_of(batch, members[:2])
     assert (batch.forwards, batch.rows) == (3, 17)
-
-
-def test_a_newcomer_gets_its_first_round_with_the_others(model: TargetModel) -> None:
-    batch, members = Batch(model), [member_of(model), member_of(model, 1)]
-    rounds_of(batch, members)
-    members.append(member_of(model, 2))
-    rounds_of(batch, members)
-    assert (batch.forwards, batch.rows) == (3, 7)
 
 
 def test_steps_are_submitted_ahead_if_all_gain_by_them_together(model: TargetModel) -> None:
@@ -208,26 +211,6 @@ def test_no_forward_is_charged_for_what_moves_caches(
             one.target.cache.separate()
         rounds_of(batch, members[:2], 6)
     assert moved[0] > 2 * (moves == "separate")
-    assert 0.0 < costs.longest_s < 0.5
-
-
-def test_no_forward_is_charged_for_a_newcomers_own(
-    model: TargetModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    costs = Noting(FLAT, MAX_BATCH_ROWS)
-    batch = Batch(model, partial(known, costs))
-    members = [member_of(model, number) for number in range(3)]
-    monkeypatch.setattr("akunu_py.decoding.batch._OBSERVE_EVERY", 1)
-    rounds_of(batch, members[:2], 4)
-    read = members[2].target.read
-
-    def slow(pending: PendingForward) -> Round:
-        if pending.shared is None:
-            sleep(0.5)
-        return read(pending)
-
-    members[2].target.read = slow  # type: ignore[method-assign]
-    rounds_of(batch, members, 4)
     assert 0.0 < costs.longest_s < 0.5
 
 

@@ -189,9 +189,10 @@ def run_schedule(model: TargetModel, alone: Answers, schedule: list[Plan], seed:
             chosen.remove(index)
         outcomes = batch.advance([waiting[index] for index in chosen])
         for index, outcome in zip(chosen, outcomes, strict=True):
-            assert isinstance(outcome, Round), outcome
-            members[index].rounds += 1
-            members[index].emitted.extend(outcome.tokens)
+            if outcome is not None:
+                assert isinstance(outcome, Round), outcome
+                members[index].rounds += 1
+                members[index].emitted.extend(outcome.tokens)
     for member, answer in zip(members, answers, strict=True):
         assert member.emitted == answer[: len(member.emitted)]
         assert len(member.emitted) == LONGEST or member.rounds == member.plan.cancelled_after
