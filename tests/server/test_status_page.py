@@ -108,12 +108,18 @@ def test_it_fits_every_window(tab: Tab, live: LiveServer, width: int, *, dark: b
              "cached_tokens": 10000, "computed_tokens": 1000, "generated_tokens": 0,
              "max_tokens": None, "drafted": 12345, "accepted": 12345},
         ],
+        "models": [
+            {"name": "mlx-community/Qwen3.5-35B-A3B-Instruct-4bit-DWQ", "bytes": 2e10,
+             "state": "loading", "requests": 123},
+            {"name": "ember", "bytes": 2e7, "state": "ready", "requests": 0},
+        ],
         "caches": [{"id": 15, "tokens": 99999, "capacity": 99999, "bytes": 1e9, "busy": True}],
     }  # fmt: skip
     now = json.dumps(live.get("/status.json").json() | full)
     tab.run(f"window.fetch = async () => new Response({json.dumps(now)})")
     tab.wait_for("document.getElementById('sequences').innerText.includes('memory')")
     assert tab.run("document.documentElement.scrollWidth") == width
+    assert "19.1 MiB" in text_of(tab, "models")
 
 
 def test_it_asks_for_the_key_and_keeps_it(tab: Tab, guarded: LiveServer) -> None:

@@ -65,6 +65,8 @@ function show(now) {
   showSpeed(now);
   showDrafts(now.sums);
   showCosts(now.costs, now.costs_missing);
+  $("models-card").hidden = now.models.length < 2;
+  fillTable("models", now.models.map((one) => [one.name, one.state, number(one.requests), size(one.bytes)]));
   showSequences(now);
   showCaches(now.caches);
   last = now;
