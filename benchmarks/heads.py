@@ -144,6 +144,7 @@ class SimulatedChain(Chain):
 
     def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
         self.spent_s += self.step_s
+        self.draft_s += self.step_s
         return guess()
 
 

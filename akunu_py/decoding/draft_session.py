@@ -165,13 +165,13 @@ class DraftSession:
         self, copy: Draft, now: Situation, chain: Chain
     ) -> tuple[Draft, Situation]:
         """The best draft from the network's guesses and the copy."""
-        planner, before = self._planner, chain.spent_s
+        planner = self._planner
 
         def goes_on(draft: Draft, next_prob: float) -> bool:
             return planner.goes_on(draft, next_prob, now, chain)
 
         drafts = chain.drafts(copy, now.limit, goes_on)
-        now = now._replace(guessing_s=chain.spent_s - before)
+        now = now._replace(guessing_s=chain.draft_s)
         return planner.best_of(drafts, now), now
 
     def pipeline_gain(self, context: int, forecast: Draft) -> float:

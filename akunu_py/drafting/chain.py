@@ -61,7 +61,9 @@ class Guesser(Protocol):
 
 class Chain:
     """The guesses of a network for one request. `step_s` is the usual seconds of a guess, 0 before
-    the first; `spent_s` the seconds of all since it was set to 0.
+    the first; `draft_s` the seconds of those for the last draft, where the first guess of a
+    request, which reads the prompt, counts as a usual one; `spent_s` the seconds of all since it
+    was set to 0.
     """
 
     def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
@@ -70,8 +72,13 @@ class Chain:
         self._rates = rates
         self._made: list[tuple[int, Hashable]] = []
         self.step_s = step_s
-        self.spent_s = 0.0
-        self.begin = guesser.begin
+        self.draft_s = self.spent_s = 0.0
+        self._has_read = False
+
+    def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
+        """Starts a request; see `Guesser.begin`."""
+        self._guesser.begin(prompt, head_cache)
+        self._has_read = False
 
     def rate(self, position: int) -> float:
         """How likely a guess is to be right at a position of a draft, whatever the network finds;
@@ -98,7 +105,7 @@ class Chain:
         """
         tokens, probs = list[int](), list[float]()
         copied = self._rates.accept_probs(copy)
-        self._made = []
+        self._made, self.draft_s = [], 0.0
         guess = self._timed(partial(self._guesser.first, limit))
         agrees, agreed = bool(copy), 0
         while guess is not None:
@@ -131,6 +138,11 @@ class Chain:
         self.spent_s += seconds
         if found is None:
             return None
+        if not self._has_read:
+            self._has_read = True
+            self.draft_s += self.step_s
+            return found
+        self.draft_s += seconds
         usual = self.step_s or seconds
         rate = _FALL if seconds < usual else _RISE
         self.step_s = usual + rate * (min(seconds, _MOST_RISE * usual) - usual)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from time import sleep
 
 import pytest
 
@@ -80,6 +81,26 @@ def test_without_a_guess_the_copy_is_left_and_no_time_is_learnt() -> None:
     assert drafts(chain, COPY, most=3) == [COPY]
     assert chain.step_s == 0.0
     assert drafts(chain, NO_DRAFT, most=3) == [NO_DRAFT]
+
+
+def test_reading_the_prompt_is_not_what_a_guess_costs() -> None:
+    class Slow(Told):
+        def first(self, limit: int) -> Guess | None:
+            if not self.has_read:
+                sleep(0.2)
+            self.has_read = True
+            return super().first(limit)
+
+        has_read = False
+
+    chain = Chain(Slow((1, 0.9)), AcceptanceRates(chain_priors()))
+    for _request in range(3):
+        chain.begin([1])
+        for _ in range(2):
+            drafts(chain, NO_DRAFT, most=1)
+            assert chain.draft_s < 0.1
+        assert chain.step_s < 0.1
+    assert chain.spent_s > 0.2, "but a round takes that long"
 
 
 def test_rates_follow_what_was_emitted_whether_it_was_verified_or_not() -> None:
