@@ -5,6 +5,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice, pairwise
 from textwrap import dedent
 from typing import Final
@@ -142,22 +143,25 @@ def windows(
             "it; give a `function` or `lines`."
         )
 
-    def part(first: int, end: int) -> Part:
-        return Part.of(text, bounds[first], bounds[end])
+    def part(first: int, size: int) -> Part:
+        return Part.of(text, bounds[first], bounds[first + size])
+
+    def part_fits(first: int, size: int) -> bool:
+        return fits(part(first, size))
 
     for _, group in groupby(enumerate(concerned), lambda each: each[1] - each[0]):
         run = [section for _, section in group]  # they follow each other
         first, last = run[0], run[-1] + 1
         while first < last:
-            if not fits(one := part(first, first + 1)):
-                line = text.count("\n", 0, one.start) + 1
+            if not part_fits(first, 1):
+                line = text.count("\n", 0, part(first, 1).start) + 1
                 raise EditError(
                     "The model's context is too short even for the function or section from line "
                     f"{line} on; give fewer `lines`."
                 )
-            most = _most(last - first, lambda size, first=first: fits(part(first, first + size)))
-            yield part(first, first + most)
-            first += most
+            size = _most(last - first, partial(part_fits, first))
+            yield part(first, size)
+            first += size
 
 
 def _most(limit: int, fits: Callable[[int], bool]) -> int:
