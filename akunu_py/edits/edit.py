@@ -10,10 +10,11 @@ import os
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from akunu_py.edits.growing import growing_diff
@@ -21,6 +22,7 @@ from akunu_py.edits.parts import (
     Part,
     definitions,
     function_part,
+    is_quickly_parsed,
     lines_part,
     parse_python,
     splice,
@@ -51,13 +53,15 @@ _LOST_LINES, _LOST_SHARE, _LOST_OF_FEW = 8, 0.5, 0.8
 """An edit is doubted if it loses more than this number of lines and more than the first share of
 all; or fewer lines, and more than the second share. Of 522 right answers (EditEval, HumanEvalPack,
 renames in these), five lose 4 to 7 lines, which are 56 to 78%."""
+_LEFT_OUT: Final = r"(?:^|\s)(?:#|//|--|;|/\*|<!--|%)\s*"
 _ELISION: Final = re.compile(
-    r"(?:^|\s)(?:#|//|--|;|/\*|<!--|%)\s*(?:\.\.\.|…|[(\[]?(?:the )?"
-    r"(?:unchanged\b|(?:rest|remaining|existing|other|previous)\b.*"
-    r"\b(?:code|functions?|methods?|class(?:es)?|file|text|unchanged|same|before)\b))",
+    rf".*{_LEFT_OUT}(?:\.\.\.|…|[(\[]?(?:the )?unchanged\b)"
+    rf"|(?>.*?{_LEFT_OUT}[(\[]?(?:the )?(?:rest|remaining|existing|other|previous)\b)"
+    r".*\b(?:code|functions?|methods?|class(?:es)?|file|text|unchanged|same|before)\b",
     re.IGNORECASE,
 )
-"""How models write that they leave something out."""
+"""How models write that they leave something out, from the beginning of a line on. Without `(?>`,
+each word that may begin it would be tried in turn, each with all of the line."""
 _COMMENT: Final = re.compile(r"#|//|--|;|/\*|<!--|%|\.\.\.")
 """How lines of an update begin that may only describe it."""
 
@@ -68,13 +72,16 @@ def doubt(name: str, old: str, new: str, instruction: str) -> str | None:
     """
     if new == old:
         return "The model gave the text back unchanged."
-    language, check = _language(name, old)
-    is_valid = check is not None and check(old) is None
-    if check and is_valid and (wrong := check(new)):
-        return f"With this edit, {name} is no longer valid {language} ({wrong})."
+    language = _language(name, old)
+    if language and not (
+        language.is_short(old) and language.is_short(new) and language.wrong(old) is None
+    ):
+        language = None
+    if language and (wrong := language.wrong(new)):
+        return f"With this edit, {name} is no longer valid {language.name} ({wrong})."
     if _elisions(new) - _elisions(old):
         return "The answer leaves out a part of the text, with a comment in its place."
-    if language == "Python" and is_valid and (gone := _gone(old, new, instruction)):
+    if language is _PYTHON and (gone := _gone(old, new, instruction)):
         which = ", ".join(gone[:3]) + " ..." * (len(gone) > 3)
         return f"The answer drops {which}, which the instruction does not ask for."
     before, after = (sum(map(bool, map(str.strip, text.split("\n")))) for text in (old, new))
@@ -101,14 +108,13 @@ def merge_doubt(old: str, update: str, new: str) -> str | None:
 def _gone(old: str, new: str, instruction: str) -> list[str]:
     """The functions and classes that have no successor, unless the instruction lets them go."""
     before, after = (
-        Counter(name.rpartition(".")[2] for name, _ in definitions(parse_python(text)))
-        for text in (old, new)
+        Counter(names[-1] for names, _ in definitions(parse_python(text))) for text in (old, new)
     )
     gone, come = before - after, after - before
     if gone.total() <= come.total() or _deletes(instruction):
         return []
     renamed = " ".join(_QUOTED.findall(instruction)) if come else ""
-    return sorted(name for name in gone if not re.search(rf"\b{name}\b", renamed))
+    return sorted(gone.keys() - set(re.findall(r"\w+", renamed)))
 
 
 def _deletes(instruction: str) -> bool:
@@ -117,16 +123,24 @@ def _deletes(instruction: str) -> bool:
 
 def _elisions(text: str) -> Counter[str]:
     """The lines that say that something is left out."""
-    return Counter(line.strip() for line in text.split("\n") if _ELISION.search(line))
+    return Counter(line.strip() for line in text.split("\n") if _ELISION.match(line))
 
 
-def _language(name: str, text: str) -> tuple[str, Callable[[str], str | None] | None]:
-    """The language of a file by its name, that of the file a link leads to, or its first line; and
-    what tells whether a text is valid in that."""
+@dataclass(frozen=True)
+class _Language:
+    """`wrong` says what is wrong with a text, or None; it may take long unless `is_short`."""
+
+    name: str
+    wrong: Callable[[str], str | None]
+    is_short: Callable[[str], bool]
+
+
+def _language(name: str, text: str) -> _Language | None:
+    """The language of a file by its name, that of the file a link leads to, or its first line."""
     for path in (name, os.path.realpath(name)):
         if found := _LANGUAGES.get(os.path.splitext(path)[1].lower()):
             return found
-    return _PYTHON if re.match("#!.*python", text) else ("", None)
+    return _PYTHON if re.match("#!.*python", text) else None
 
 
 def _wrong(parse: Callable[[str], Any]) -> Callable[[str], str | None]:
@@ -146,14 +160,31 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-_PYTHON: Final = ("Python", _wrong(parse_python))
-_JSON: Final = ("JSON", _wrong(partial(json.loads, parse_constant=_no_constant)))
-_LANGUAGES: Final[Mapping[str, tuple[str, Callable[[str], str | None]]]] = {
+_MOST_CHARACTERS: Final = 1 << 20
+"""The most characters of JSON to parse, which takes 0.1 s, and of TOML, which takes 1 s."""
+_MOST_DOTS: Final = 64
+"""The most dots in a line of TOML to parse: a key takes memory for the square of its parts."""
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= _MOST_CHARACTERS
+
+
+def _is_short_toml(text: str) -> bool:
+    return _is_short(text) and all(line.count(".") <= _MOST_DOTS for line in text.split("\n"))
+
+
+_PYTHON: Final = _Language("Python", _wrong(parse_python), is_quickly_parsed)
+_JSON: Final = _Language(
+    "JSON", _wrong(partial(json.loads, parse_constant=_no_constant)), _is_short
+)
+_TOML: Final = _Language("TOML", _wrong(tomllib.loads), _is_short_toml)
+_LANGUAGES: Final = {
     ".py": _PYTHON,
     ".pyi": _PYTHON,
     ".json": _JSON,
     ".ipynb": _JSON,
-    ".toml": ("TOML", _wrong(tomllib.loads)),
+    ".toml": _TOML,
 }
 
 
@@ -189,14 +220,13 @@ Said = Event | Completion
 Ask = Callable[[Question], Generator[Said | None, None, None]]
 
 
-def prompt_of(tokenizer: Tokenizer, messages: Sequence[Message]) -> list[int]:
-    """The ids of messages that ask for an edit."""
+def _rendered(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
+    """The prompt of messages that ask for an edit."""
     try:
-        text = tokenizer.render_chat(messages, open_answer=True)
+        return tokenizer.render_chat(messages, open_answer=True)
     except UnreadableRequestError:  # some templates know no system message
         joined = "\n\n".join(message["content"] for message in messages)
-        text = tokenizer.render_chat([{"role": "user", "content": joined}], open_answer=True)
-    return tokenizer.encode(text)
+        return tokenizer.render_chat([{"role": "user", "content": joined}], open_answer=True)
 
 
 def request_for(
@@ -209,12 +239,23 @@ def request_for(
         references=(*options.references, *question.references),
         reasoning=tokenizer.reasoning,
     )
-    return prompt_of(tokenizer, question.messages), options
+    return tokenizer.encode(_rendered(tokenizer, question.messages)), options
 
 
-def edit_of(file: TextFile, wanted: Wanted, tokenizer: Tokenizer, limit: int) -> "Edit":
+def edit_of(
+    file: TextFile,
+    wanted: Wanted,
+    tokenizer: Tokenizer,
+    limit: int,
+    *,
+    most_parts: int | None = None,
+) -> "Edit":
     """An edit of a file for a model with this tokenizer and context; errors as for `Edit`."""
-    return Edit(file.name, file.text, wanted, lambda asked: len(prompt_of(tokenizer, asked)), limit)
+
+    def count(asked: Sequence[Message]) -> int:
+        return tokenizer.count(_rendered(tokenizer, asked), most=limit)
+
+    return Edit(file.name, file.text, wanted, count, limit, most_parts=most_parts)
 
 
 def apply_answer(name: str, old: str, answer: str, instruction: str) -> tuple[str, str | None]:
@@ -229,7 +270,7 @@ class Edit:
     """Asks for an edit of the text `old`, reads the answers and judges the result in `doubt`. The
     file's name tells the language. `count` counts messages' tokens with the template; with their
     answer, they may have `limit`. There is one question, or, for a text longer than that, one per
-    part to rewrite.
+    part to rewrite, of the first `most_parts`.
 
     Raises InvalidRequestError if there is nothing to edit, and EditError if it does not fit.
     """
@@ -241,6 +282,8 @@ class Edit:
         wanted: Wanted,
         count: Callable[[Sequence[Message]], int],
         limit: int,
+        *,
+        most_parts: int | None = None,
     ) -> None:
         self.name = name
         self.old = self.new = old
@@ -264,7 +307,7 @@ class Edit:
             return (1 + (form == WHOLE)) * count(ask(part)) + _GROWTH <= limit
 
         self.questions = []
-        for one in windows(old, part, wanted.instruction, fits):
+        for one in islice(windows(old, part, wanted.instruction, fits), most_parts):
             tokens = count(ask(one))
             room = min(limit - tokens, 2 * (tokens + _GROWTH))
             self.questions.append(Question(one, ask(one), references(one.text, form), room))

@@ -2,9 +2,11 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, islice, pairwise
 from textwrap import dedent
 from typing import Final
 from warnings import catch_warnings, simplefilter
@@ -15,6 +17,14 @@ NO_PYTHON: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 _QUOTED: Final = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|'([^'\n]+)'")
 _MOST_NAMED: Final = 8
+_MOST_INDENT: Final = 200
+"""The most characters of indentation that a model does not see; each line of its answer gets it."""
+_PIECE: Final = re.compile(r"\w+|[^\w \t]")
+MOST_PIECES: Final = 1 << 16
+"""The most words and signs of Python to parse: 250 KB as a rule, and 0.1 to 0.2 s, in which no
+other thread runs."""
+_MOST_COMPARED: Final = 1 << 26
+"""The most characters of a text, times phrases to look for in it: 1 s."""
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -34,7 +44,7 @@ class Part:
         """The lines between two places of a text."""
         raw = text[start:end].strip("\n")
         start = text.index(raw, start)
-        shown = dedent(raw)
+        shown = dedent(raw) if raw[:_MOST_INDENT].strip() else raw
         indent = raw[: len(raw) - len(raw.lstrip(" \t")) - len(shown) + len(shown.lstrip(" \t"))]
         part = cls(start, start + len(raw), indent, shown)
         return part if part.in_place(shown) == raw else cls(start, part.end, "", raw)
@@ -66,14 +76,16 @@ def parse_python(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def definitions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, _Definition]]:
-    """The functions and classes of a syntax tree, each with its name and those around it."""
-    for node in ast.iter_child_nodes(tree):
-        name = inside
+def definitions(tree: ast.AST) -> Iterator[tuple[tuple[str, ...], _Definition]]:
+    """The functions and classes of a syntax tree, each with the names of those around it and its
+    own."""
+    left: list[tuple[tuple[str, ...], ast.AST]] = [((), tree)]
+    while left:
+        names, node = left.pop()
         if isinstance(node, _Definition):
-            yield f"{inside}{node.name}", node
-            name = f"{inside}{node.name}."
-        yield from definitions(node, name)
+            names = (*names, node.name)
+            yield names, node
+        left += ((names, child) for child in reversed(list(ast.iter_child_nodes(node))))
 
 
 def lines_part(name: str, text: str, first: int, last: int) -> Part:
@@ -93,70 +105,108 @@ def function_part(name: str, text: str, wanted: str) -> Part:
         known = list(definitions(_parse_lines(text)))
     except NO_PYTHON:
         raise InvalidRequestError(
-            "`function` works only in valid Python without carriage returns, which "
-            f"{name} is not; give its `lines`."
+            "`function` works only in valid Python without carriage returns, of up to "
+            f"{MOST_PIECES:,} words and signs, which {name} is not; give its `lines`."
         ) from None
     if not known:
         raise InvalidRequestError(f"{name} has no functions or classes.")
-    found = [node for one, node in known if one == wanted]
-    found = found or [node for one, node in known if f".{one}".endswith(f".{wanted}")]
+    names = tuple(wanted.split("."))
+    found = [one for one in known if one[0] == names]
+    found = found or [one for one in known if one[0][-len(names) :] == names]
     if len(found) != 1:
-        names = [one for one, _ in known if not found or one.endswith(wanted)][:_MOST_NAMED]
+        listed = ", ".join(".".join(one) for one, _ in (found or known)[:_MOST_NAMED])
         functions = f"{len(found)} functions" if found else "no function"
-        raise InvalidRequestError(f"{name} has {functions} {wanted}; it has {', '.join(names)}.")
+        raise InvalidRequestError(f"{name} has {functions} {wanted}; it has {listed}.")
+    node = found[0][1]
     starts = _line_starts(text)
-    first = min(node.lineno for node in (found[0], *found[0].decorator_list))
-    return Part.of(text, starts[first - 1], starts[found[0].end_lineno or first])
+    first = min(each.lineno for each in (node, *node.decorator_list))
+    return Part.of(text, starts[first - 1], starts[node.end_lineno or first])
 
 
-def windows(text: str, whole: Part, instruction: str, fits: Callable[[Part], bool]) -> list[Part]:
+def windows(
+    text: str, whole: Part, instruction: str, fits: Callable[[Part], bool]
+) -> Iterator[Part]:
     """The parts of a part that an instruction concerns: all of it if it fits a request, else the
     functions or sections with what the instruction quotes, or, if it quotes nothing of the text,
     with the word of it that the fewest of them have. Raises EditError if no word is found, or a
     part does not fit.
     """
     if fits(whole):
-        return [whole]
+        yield whole
+        return
     places = sorted({place for place in _sections(text) if whole.start < place < whole.end})
-    sections = [
-        Part.of(text, start, end) for start, end in pairwise([whole.start, *places, whole.end])
-    ]
-    quoted = [next(filter(None, found)) for found in _QUOTED.findall(instruction)]
-    known = [words for words in quoted if any(_has(one.text, words) for one in sections)]
-    if not known:
-        words = re.findall(r"\w{2,}", instruction)
-        counts = {word: sum(_has(one.text, word) for one in sections) for word in words}
-        known = sorted(filter(counts.get, counts), key=lambda word: counts[word])[:1]
-    found: list[Part] = []
-    for one in sections:
-        if not any(_has(one.text, words) for words in known):
-            continue
-        before = found[-1] if found else None
-        if before and not text[before.end : one.start].strip():
-            joined = Part.of(text, before.start, one.end)
-            if fits(joined):
-                found[-1] = joined
-                continue
-        if not fits(one):
-            line = text.count("\n", 0, one.start) + 1
-            raise EditError(
-                "The model's context is too short even for the function or section from line "
-                f"{line} on; give fewer `lines`."
-            )
-        found.append(one)
-    if not found:
+    bounds = [whole.start, *places, whole.end]
+    concerned = _concerned([text[start:end] for start, end in pairwise(bounds)], instruction)
+    if not concerned:
         raise EditError(
             "The text is too long for the model's context, and the instruction names no word of "
             "it; give a `function` or `lines`."
         )
-    return found
+
+    def part(first: int, size: int) -> Part:
+        return Part.of(text, bounds[first], bounds[first + size])
+
+    def part_fits(first: int, size: int) -> bool:
+        return fits(part(first, size))
+
+    for _, group in groupby(enumerate(concerned), lambda each: each[1] - each[0]):
+        run = [section for _, section in group]  # they follow each other
+        first, last = run[0], run[-1] + 1
+        while first < last:
+            if not part_fits(first, 1):
+                line = text.count("\n", 0, part(first, 1).start) + 1
+                raise EditError(
+                    "The model's context is too short even for the function or section from line "
+                    f"{line} on; give fewer `lines`."
+                )
+            size = _most(last - first, partial(part_fits, first))
+            yield part(first, size)
+            first += size
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest size that fits: size 1 does, and all that are smaller than one that does. At most
+    twice the result is tried."""
+    size = 1
+    while 2 * size <= limit and fits(2 * size):
+        size *= 2
+    larger = range(size + 1, min(2 * size - 1, limit) + 1)
+    return size + bisect_left(larger, True, key=lambda each: not fits(each))
+
+
+def _concerned(sections: Sequence[str], instruction: str) -> list[int]:
+    """The numbers of the sections that `windows` finds."""
+    quoted = {_marked(next(filter(None, found))) for found in _QUOTED.findall(instruction)}
+    if len(quoted) * sum(map(len, sections)) > _MOST_COMPARED:
+        raise EditError(
+            "The instruction quotes too much for a text that is longer than the model's context; "
+            "give a `function` or `lines`."
+        )
+    marked = enumerate(map(_marked, sections if quoted else ()))
+    if found := [number for number, text in marked if any(words in text for words in quoted)]:
+        return found
+    places = {word: list[int]() for word in re.findall(r"\w{2,}", instruction)}
+    for number, section in enumerate(sections):
+        for word in {one[0] for one in re.finditer(r"\w+", section)} & places.keys():
+            places[word].append(number)
+    return min(filter(None, places.values()), key=len, default=[])
+
+
+def _marked(text: str) -> str:
+    """A text in which a plain search finds whole words only: both ends of each have a mark."""
+    return re.sub(r"\b", "\0", text)
+
+
+def is_quickly_parsed(text: str) -> bool:
+    """Whether a text has at most `MOST_PIECES`."""
+    return next(islice(_PIECE.finditer(text), MOST_PIECES, None), None) is None
 
 
 def _parse_lines(text: str) -> ast.Module:
-    """As `parse_python`; a `ValueError` if a carriage return, which is a line end to Python and
-    none in a `Part`, makes the numbers of lines differ."""
-    if "\r" in text:
-        raise ValueError("carriage return")
+    """As `parse_python`; a `ValueError` if a text is too long, or if a carriage return, which is a
+    line end to Python and none in a `Part`, makes the numbers of lines differ."""
+    if "\r" in text or not is_quickly_parsed(text):
+        raise ValueError("carriage return, or too long")
     return parse_python(text)
 
 
@@ -180,7 +230,3 @@ def _sections(text: str) -> Iterator[int]:
     for node in body:
         for each in (node, *(node.body if isinstance(node, ast.ClassDef) else ())):
             yield starts[each.end_lineno or each.lineno]
-
-
-def _has(text: str, words: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None

@@ -32,20 +32,20 @@ _MERGE: Final = (
     "stay as they are:"
 )
 _INTO: Final = "to this text:"
-_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})([^`\n]*)$", re.MULTILINE)
-_BLOCK: Final = re.compile(
-    r"^<{5,9} ?SEARCH>?[ \t]*\n(.*?)^>{5,9} ?REPLACE[ \t]*$", re.MULTILINE | re.DOTALL
-)
+_FENCE: Final = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)([^`\n]*+)$", re.MULTILINE)
+_EDGE: Final = re.compile(r"^(?:(<{5,9} ?SEARCH>?[ \t]*\n)|>{5,9} ?REPLACE[ \t]*$)", re.MULTILINE)
 _MIDDLE: Final = re.compile(r"={5,9}[ \t]*")
 _BEGUN: Final = re.compile(r"^<{5,9} ?SEARCH", re.MULTILINE)
 _DIFF: Final = re.compile(r"\n*(?:--- .*\n\+\+\+ |@@[ \n]|diff --git )")
 _LABEL: Final = re.compile(r"\s*(?:diff|patch)\b")
 _FILES: Final = re.compile(r"^--- .*\n\+\+\+ .*$", re.MULTILINE)
-_HUNK: Final = re.compile(r"^@@(?: -(\d+))?.*", re.MULTILINE)
+_HUNK: Final = re.compile(r"^@@(?: -(\d{1,9}))?.*", re.MULTILINE)
 _ELIDED: Final = re.compile(r"\s*\.\.\.\s*")
 _FOREIGN: Final = "\r\0\ufeff"
 """What no edit adds: it would be read as a line end, as the end of a text, or not at all."""
 _MOST_QUOTED: Final = 300
+_MOST_COMPARED: Final = 1 << 16
+"""The most lines that are compared to find the place of a change: 0.03 s."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def changes_in(answer: str) -> list[Change]:
     clear where they begin and end.
     """
     if _BEGUN.search(answer):
-        return [_halves(block.split("\n")[:-1]) for block in _BLOCK.findall(answer)]
+        return [_halves(block.split("\n")[:-1]) for block in _blocks(answer)]
     found: list[Change] = []
     diff = _FILES.sub(
         "@@", _block(answer, [it for it in _FENCE.finditer(answer) if it[0][0] > " "])
@@ -137,7 +137,7 @@ def read_answer(answer: str, text: str) -> str:
     answer = answer.replace("\r\n", "\n")
     opened = _FENCE.search(answer)
     if _has_changes(answer, text):
-        if len(_BEGUN.findall(answer)) != len(_BLOCK.findall(answer)):
+        if len(_BEGUN.findall(answer)) != len(_blocks(answer)):
             raise EditError("The answer has a search/replace block without an end.")
         new = _changed(text, changes_in(answer))
     elif opened:
@@ -159,9 +159,20 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
     if not "".join(change.search).strip():
         raise EditError("The answer adds lines without saying where.")
     size = len(change.search)
+    first = next(line.strip() for line in change.search if line.strip())
+    wanted, stripped = ([line.strip() for line in it] for it in (change.search, lines))
+    places = [
+        at
+        for at in range(len(lines) - size + 1)
+        if stripped[at] == wanted[0] and stripped[at : at + size] == wanted
+    ]
+    if len(places) * size > _MOST_COMPARED:
+        raise EditError(
+            f"The answer replaces lines that are in too many places; they begin with {first!r}."
+        )
     found = [
         (at, shift)
-        for at in range(len(lines) - size + 1)
+        for at in places
         if (shift := _indented(lines[at : at + size], change.search)) is not None
     ]
     found = [one for one in found if one[1] == ("", "")] or found
@@ -176,7 +187,6 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
             for line in change.replace
         ]
     where = f"in {len(found)} places" if found else "nowhere in the text"
-    first = next(line.strip() for line in change.search if line.strip())
     raise EditError(f"The answer replaces lines that are {where}; they begin with {first!r}.")
 
 
@@ -206,8 +216,8 @@ def _changed(text: str, changes: Iterable[Change]) -> str:
         for piece in [change] if has_elisions else _without_elisions(change):
             at, new = place_of(replace(piece, near=1 if after else near), lines[after:])
             at += after
-            elided = lines[after:at] if after else []
-            if any(it.strip() and _margin(it) < _margin(lines[at]) for it in elided):
+            elided, margin = lines[after:at] if after else [], _margin(lines[at])
+            if any(it.strip() and _margin(it) < margin for it in elided):
                 raise EditError("The answer elides the end of a function or section with `...`.")
             lines[at : at + len(piece.search)] = new
             after = at + len(new)
@@ -230,12 +240,10 @@ def _whole(answer: str, text: str) -> str:
 
 
 def _indented(lines: Sequence[str], search: Sequence[str]) -> tuple[str, str] | None:
-    """The indentation that lines have less, and more, than others, if it is the same in all and
-    the rest is equal."""
+    """The indentation that lines have less, and more, than others, if it is the same in all; the
+    rest is equal."""
     shifts = set()
     for line, wanted in zip(lines, search, strict=True):
-        if line.strip() != wanted.strip():
-            return None
         if line.strip():
             has, given = (it[: len(it) - len(it.lstrip())] for it in (line, wanted))
             if not (has.startswith(given) or given.startswith(has)):
@@ -291,6 +299,18 @@ def _block(answer: str, marks: Sequence[re.Match[str]], own: Sequence[str] = ())
 
 def _ends(mark: re.Match[str], opened: re.Match[str]) -> bool:
     return mark[1].startswith(opened[1]) and not mark[2].strip()
+
+
+def _blocks(answer: str) -> list[str]:
+    """What is between the marks of search/replace blocks: each ends with the first that may."""
+    found, start = list[str](), None
+    for edge in _EDGE.finditer(answer):
+        if edge[1] is None and start is not None:
+            found.append(answer[start : edge.start()])
+            start = None
+        elif edge[1] is not None and start is None:
+            start = edge.end()
+    return found
 
 
 def _halves(lines: Sequence[str]) -> Change:

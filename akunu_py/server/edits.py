@@ -33,12 +33,12 @@ from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, new_id
 _DIALECT: Final = replace(OPENAI, temperature=0.0)
 _MOST_PARTS: Final = 16
 _MORPH: Final = re.compile(
-    r"(?=.*</update>\Z)(?:<instructions?>(.*?)</instructions?>\s*)?"
-    r"<code>(.*)</code>\s*<update>(.*)</update>",
+    r"(?=.*</update>\Z)(?>(?:<instructions?>(.*?)</instructions?>\s*)?<code>)"
+    r"(.*)</code>\s*<update>(.*)</update>",
     re.DOTALL,
 )
 """How Morph's clients write a message; spaces around the tags' contents are part of them. Without
-its end, each place where it might go on would be tried in turn."""
+its end, and `(?>`, each place where it might go on would be tried in turn."""
 
 
 def _edit(service: Service, body: Body) -> Response:
@@ -73,10 +73,10 @@ def _apply_chat(service: Service, body: Body) -> Response:
 
 
 ENDPOINTS: Final = (
-    Endpoint("POST", "/v1/edits", _edit),
-    Endpoint("POST", "/v1/apply", _apply),
-    Endpoint("POST", "/v1/code/apply", _apply),
-    Endpoint("POST", "/v1/apply/chat/completions", _apply_chat),
+    Endpoint("POST", "/v1/edits", _edit, is_slow=True),
+    Endpoint("POST", "/v1/apply", _apply, is_slow=True),
+    Endpoint("POST", "/v1/code/apply", _apply, is_slow=True),
+    Endpoint("POST", "/v1/apply/chat/completions", _apply_chat, is_slow=True),
 )
 
 
@@ -108,7 +108,8 @@ def _respond(
         name = name.with_suffix({"python": ".py"}.get(language, f".{language}"))
     file = TextFile.of(str(name), text.encode())
     options = replace(read_options(service, body, _DIALECT), reports_progress=False)
-    edit = edit_of(file, wanted, tokenizer, engine.context_limit)
+    limit = engine.context_limit
+    edit = edit_of(file, wanted, tokenizer, limit, most_parts=_MOST_PARTS + 1)
     if len(edit.questions) > _MOST_PARTS:
         body.refuse("instruction", f"concerns more than {_MOST_PARTS} parts of a long text")
     jobs = [Job(*request_for(tokenizer, one, options), is_chat=True) for one in edit.questions]
@@ -127,6 +128,7 @@ class _Reply(Reply):
         if form not in ("whole", "diff"):
             body.refuse("format", "must be whole or diff")
         self._edit, self._file, self._kind = edit, file, kind
+        self.kept_bytes = len(file.content) + len(file.text)
         self._path = body.text("path", default="") or file.name
         self._shows_diff = form == "diff"
         self._said = [deque[Said]() for _ in edit.questions]

@@ -154,9 +154,11 @@ async def start_stream(
 
 class Reply(Protocol):
     """Writes the answers to the jobs of one request in the form of an API; the index says which
-    job. A reply that `is_slow` needs time for the ends of answers."""
+    job. A reply that `is_slow` needs time for the ends of answers; `kept_bytes` is roughly how many
+    bytes of the request's body it keeps."""
 
     is_slow: bool = False
+    kept_bytes: int = 0
 
     def begin(self, stats: Stats) -> Iterable[bytes]:
         """The chunks before those of events, with what is known of the first job so far."""
@@ -205,7 +207,7 @@ class JobAnswer(Response):
         super().__init__(media_type=media_type, headers=headers)
         del self.headers["content-length"]
         service.encode(jobs)
-        self.kept_bytes = sum(job.kept_bytes for job in jobs)
+        self.kept_bytes = reply.kept_bytes + sum(job.kept_bytes for job in jobs)
         self._service = service
         self._jobs = jobs
         self._reply = reply

@@ -167,21 +167,30 @@ class Tokenizer:
         text, as a continuation. A text that is far too long for `most` ids, whatever its ids are,
         is a `ContextOverflowError` before it is encoded.
         """
-        if most is not None and len(text) > max(most, _SHORT):
-            least = self._piece_lengths.least_tokens(text)
-            if least > most:
-                raise ContextOverflowError(
-                    f"The prompt has {len(text)} characters, at least {least} tokens, and "
-                    f"exceeds the available context size of {most}; shorten it.",
-                    tokens=least,
-                    limit=most,
-                )
+        if most is not None and (least := self._least_tokens(text, most)) > most:
+            raise ContextOverflowError(
+                f"The prompt has {len(text)} characters, at least {least} tokens, and "
+                f"exceeds the available context size of {most}; shorten it.",
+                tokens=least,
+                limit=most,
+            )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
         tokens: list[int] = []
         for number, part in enumerate(text.split(_CUT)):
             tokens += self._encode(part, add_special_tokens=add and number == 0)
         return tokens
+
+    def count(self, text: str, *, most: int) -> int:
+        """How many ids `encode` makes of a prompt; fewer, but more than `most`, of one that is far
+        too long for these."""
+        least = self._least_tokens(text, most)
+        return least if least > most else len(self.encode(text))
+
+    def _least_tokens(self, text: str, most: int) -> int:
+        """A lower bound, which is 0 for a text that is quickly encoded."""
+        is_long = len(text) > max(most, _SHORT)
+        return self._piece_lengths.least_tokens(text) if is_long else 0
 
     def encode_plain(self, text: str) -> list[int]:
         """The ids of a text; special tokens spelled out in it are plain text."""

@@ -30,6 +30,9 @@ class FakeTokenizer:
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]
 
+    def count(self, text: str, *, most: int) -> int:
+        return len(text)
+
     def decode(self, tokens: Tokens[int]) -> str:
         return "".join(map(chr, tokens))
 

@@ -108,3 +108,24 @@ def test_a_merge_has_the_lines_of_both_and_no_others(
 ) -> None:
     found = merge_doubt(OLD, update, new)
     assert found is None if why is None else why in str(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "rest"),
+    [
+        ("a.txt", "# rest " * 30_000),
+        ("a.toml", f"{'.'.join('a' * 100_000)} = 1"),
+        ("a.toml", f"[{'.'.join('a' * 20_000)}]\n" + "a = 1\n" * 10_000),
+        ("a.py", "a;" * 1_000_000),
+    ],
+)
+def test_long_texts_take_no_longer(name: str, rest: str) -> None:
+    """Each of these took minutes, or gigabytes."""
+    assert doubt(name, f"x = 1\n{rest}\n", f"y = (\n{rest}\n", "Rename `x` to `y`") is None
+
+
+def test_a_long_instruction_and_many_names_take_no_longer() -> None:
+    old = "".join(f"def f{number}(): ...\n" for number in range(4_000))
+    quoted = " ".join(f"`f{number}`" for number in range(3_999))
+    found = doubt("a.py", old, "def g(): ...\n", f"Unite {quoted}")
+    assert found == "The answer drops f3999, which the instruction does not ask for."

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import given
@@ -70,7 +71,7 @@ def test_functions_by_name() -> None:
 
 def test_sections_of_python_with_carriage_returns_begin_at_empty_lines() -> None:
     text = f"x = 1\ry = 2\r{TEXT}"
-    parts = windows(text, Part.of(text, 0, len(text)), "Rename `last`", shorter_than(130))
+    parts = list(windows(text, Part.of(text, 0, len(text)), "Rename `last`", shorter_than(130)))
     assert [part.text for part in parts] == ["def last():\n    return LIMIT"]
 
 
@@ -98,7 +99,7 @@ def shorter_than(limit: int) -> Callable[[Part], bool]:
 
 def test_a_text_that_fits_is_one_window() -> None:
     whole = Part.of(TEXT, 0, len(TEXT))
-    assert windows(TEXT, whole, "Anything", shorter_than(1000)) == [whole]
+    assert list(windows(TEXT, whole, "Anything", shorter_than(1000))) == [whole]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,7 @@ def test_longer_ones_have_windows_where_the_instruction_concerns_them(
     instruction: str, found: list[str]
 ) -> None:
     whole = Part.of(TEXT, 0, len(TEXT))
-    parts = windows(TEXT, whole, instruction, shorter_than(130))
+    parts = list(windows(TEXT, whole, instruction, shorter_than(130)))
     assert [part.text.lstrip()[: len(start)] for part, start in zip(parts, found, strict=True)] == (
         found
     )
@@ -124,13 +125,69 @@ def test_longer_ones_have_windows_where_the_instruction_concerns_them(
 
 def test_sections_of_prose_begin_at_headings() -> None:
     text = "# One\nfirst part\n## Two\nsecond\n\nThree third\nis here\n"
-    parts = windows(text, Part.of(text, 0, len(text)), "change second", shorter_than(20))
+    parts = list(windows(text, Part.of(text, 0, len(text)), "change second", shorter_than(20)))
     assert [part.text for part in parts] == ["## Two\nsecond"]
 
 
 def test_an_instruction_about_nothing_and_a_part_that_is_too_long() -> None:
     whole = Part.of(TEXT, 0, len(TEXT))
     with pytest.raises(EditError, match="names no word of it; give a `function` or `lines`"):
-        windows(TEXT, whole, "Do better", shorter_than(130))
+        list(windows(TEXT, whole, "Do better", shorter_than(130)))
     with pytest.raises(EditError, match="function or section from line 22 on"):
-        windows(TEXT, whole, "Rename `last`", shorter_than(10))
+        list(windows(TEXT, whole, "Rename `last`", shorter_than(10)))
+
+
+@given(st.lists(st.sampled_from(["a\n\n", "a b\n\n", "c\n\n", "a " * 9 + "\n\n"]), min_size=1))
+def test_windows_have_as_many_sections_as_fit(sections: list[str]) -> None:
+    text = "".join(sections)
+    whole, fits = Part.of(text, 0, len(text)), shorter_than(20)
+    expected: list[str] = []
+    for before, section in pairwise(["c", *sections]):
+        if "a" not in section:
+            continue
+        joined = f"{expected[-1]}\n\n{section[:-2]}" if "a" in before else ""
+        if joined and len(joined) < 20:
+            expected[-1] = joined
+        else:
+            expected.append(section[:-2])
+    if fits(whole) or not expected:
+        return
+    assert [part.text for part in windows(text, whole, "rename `a`", fits)] == expected
+
+
+def test_words_are_found_whole_and_signs_anywhere() -> None:
+    text = "rows.append(1)\n\nrow = 2\n\nother\n"
+    whole = Part.of(text, 0, len(text))
+    for instruction, found in (("`row`", "row = 2"), ("`.append(`", "rows.append(1)")):
+        (part,) = windows(text, whole, instruction, shorter_than(20))
+        assert part.text == found
+
+
+def test_long_texts_and_instructions_take_no_longer() -> None:
+    """Each of these took minutes, or memory without end."""
+    text = "# bb\n" * 50_000
+    whole = Part.of(text, 0, len(text))
+    asked: list[Part] = []
+
+    def fits(part: Part) -> bool:
+        asked.append(part)
+        return len(part.text) < 4_000
+
+    parts = list(islice(windows(text, whole, "Rename bb", fits), 3))
+    assert [part.text.count("#") for part in parts] == [800] * 3
+    assert len(asked) < 100
+    words = " ".join(f"a{number}" for number in range(30_000))
+    with pytest.raises(EditError, match="names no word of it"):
+        list(windows(text, whole, words, fits))
+    with pytest.raises(EditError, match="quotes too much"):
+        list(windows(text, whole, f"`{words.replace(' ', '` `')}`", fits))
+    with pytest.raises(InvalidRequestError, match="of up to 65,536 words and signs"):
+        function_part("a.py", f"def f(): ...\n{'a;' * 40_000}", "f")
+    methods = " def g(): ...\n" * 6_000
+    with pytest.raises(InvalidRequestError, match="no function f; it has aaa"):
+        function_part("a.py", f"class {'a' * 1_000_000}:\n{methods}", "f")
+
+
+def test_lines_of_an_answer_get_no_endless_indentation() -> None:
+    part = Part.of(f"{' ' * 1_000}x\n", 0, 1_002)
+    assert (part.indent, part.text) == ("", f"{' ' * 1_000}x")

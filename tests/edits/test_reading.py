@@ -311,3 +311,27 @@ def test_what_looks_like_an_elision_and_is_in_the_text_is_text() -> None:
     text = "class A:\n    ...\n\nclass B:\n    ..."
     answer = block("class B:\n    ...\n", "class C:\n    ...\n")
     assert read_answer(answer, text) == text.replace("B", "C")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "sentence"),
+    [
+        ("<<<<<<< SEARCH\n" * 20_000, "a", "without an end"),
+        (f"{'~' * 100_000}`\n", "a", "without an edit"),
+        (block("a\n" * 2_000 + "b\n", "c\n"), "a\n" * 4_000, "nowhere"),
+        ("@@ -1 @@\n" + "-a\n" * 2_000 + "+b\n", "a\n" * 4_000, "in too many places"),
+    ],
+)
+def test_long_answers_take_no_longer(answer: str, text: str, sentence: str) -> None:
+    """Each of these took many seconds, or minutes."""
+    with pytest.raises(EditError, match=sentence):
+        read_answer(answer, text)
+
+
+def test_a_question_about_a_text_with_a_long_mark() -> None:
+    text = f"{'~' * 100_000}`"
+    assert question(text, "Swap", "a.md", "whole")[1]["content"].endswith(f"{text}\n```")
+
+
+def test_numbers_of_lines_may_have_any_length() -> None:
+    assert read_answer(f"@@ -{'1' * 5_000} @@\n-a\n+b\n", "a") == "b"

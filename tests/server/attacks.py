@@ -50,8 +50,12 @@ def _completion(**fields: Any) -> bytes:
     return post("/completion", {"prompt": "x", "n_predict": 8} | fields)
 
 
-def _chat(**fields: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": "x"}], "max_tokens": 8} | fields
+def _chat(said: str = "x", **fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": said}], "max_tokens": 8} | fields
+
+
+def _edit(text: str, **fields: Any) -> bytes:
+    return post("/v1/edits", {"input": text, "instruction": "Rename `x` to `y`"} | fields)
 
 
 def _patterns(number: int, count: int = 26) -> dict[str, Any]:
@@ -194,6 +198,23 @@ ATTACKS: Final[dict[str, Attack]] = {
                 "input_extra": [{"filename": f"{i}", "text": _HALF}],
             },
         )
+    ),
+    # Edits.
+    "tags": Attack(
+        lambda _: post(
+            "/v1/apply/chat/completions",
+            _chat("<instruction>" + "</instruction><code>" * 10_000 + "</update>"),
+        )
+    ),
+    "words of an edit": Attack(
+        lambda _: _edit("# b\n" * 100_000, instruction=" ".join(f"a{i}" for i in range(30_000)))
+    ),
+    "statements": Attack(
+        lambda _: _edit("def f():\n    return 1\n" + "a;" * MEGABYTE, path="f.py", function="f")
+    ),
+    "elisions": Attack(lambda _: _edit("x = 1\n" + "# rest " * 12_000, lines=[1, 1])),
+    "keys of TOML": Attack(
+        lambda _: _edit(f"x = 1\n{'.'.join('a' * 100_000)} = 1\n", path="a.toml", lines=[1, 1])
     ),
     "unread streams": Attack(
         lambda i: _completion(prompt=f"{i}", stream=True, n_predict=400), 200, answers=False

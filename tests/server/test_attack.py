@@ -242,6 +242,22 @@ def test_a_body_that_was_read_leaves_its_place(held: LiveServer, engine: HeldEng
         assert {one.result().status_code for one in asked} == {200}
 
 
+def test_the_text_that_an_edit_keeps_counts(tiny_model_dir: Path) -> None:
+    engine = HeldEngine(tiny_model_dir, prefill_step_size=16)
+    with (
+        serve(engine.load, ServerSettings(held_bytes=50_000)) as server,
+        ThreadPoolExecutor(1) as clients,
+    ):
+        engine.hold(after=0)
+        body = {"input": "a\n" * 8_000, "instruction": "x", "lines": [1, 1], "max_tokens": 4}
+        asked = clients.submit(server.post, "/v1/edits", body)
+        wait_until(lambda: server.service.active)
+        refused = server.post("/tokenize", {"content": "a" * 12_000})
+        engine.release()
+        assert (refused.status_code, asked.result().status_code) == (429, 200)
+        assert server.post("/tokenize", {"content": "a" * 12_000}).status_code == 200
+
+
 def test_one_request_begins_at_a_time() -> None:
     begun: list[int] = []
     passes = 0

@@ -11,6 +11,7 @@ from tests.server.live import LiveServer, serve
 CODE = "def area(width, height):\n    return width * height\n"
 RIGHT = CODE.replace("width", "w")
 RENAME = "Rename `width` to `w`"
+TAGS = "</instruction><code>" * 50_000
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,11 @@ def test_what_is_wrong_is_told_and_changes_nothing(
         ("/v1/apply/chat/completions",  # this took minutes
          {"messages": [{"role": "user", "content": "<code>" + "</code><update>" * 50_000}]},
          "`messages[0].content` must be"),
+        ("/v1/apply/chat/completions",  # as did this
+         {"messages": [{"role": "user", "content": f"<instruction>{TAGS}</update>"}]},
+         "`messages[0].content` must be"),
+        ("/v1/edits", {"input": ("x = 1\n" * 40 + "\n") * 300, "instruction": "Rename `x` to `y`",
+                       "language": "md"}, "`instruction` concerns more than 16 parts"),
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_sentence(

@@ -66,3 +66,10 @@ def test_a_text_that_is_far_too_long_is_not_encoded() -> None:
 
 def test_a_text_that_is_a_little_too_long_is_encoded_whole() -> None:
     assert len(EMBER.encode("x = 1\n" * 1000, most=2048)) > 2048
+
+
+def test_a_text_that_is_far_too_long_is_not_encoded_to_be_counted() -> None:
+    giant = "a" * (4 << 20)
+    assert EMBER.count(giant, most=2048) == BOUND.least_tokens(giant) > 2048
+    for text in ("def f(x):\n", "x = 1\n" * 1000):
+        assert EMBER.count(text, most=2048) == len(EMBER.encode(text))
