@@ -34,7 +34,7 @@ from akunu_py.server import (
     openai_chat,
     responses,
 )
-from akunu_py.server.body import Body, read_keep_alive
+from akunu_py.server.body import MAX_NAME, Body, read_keep_alive
 from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.grammars import GRAMMAR_FIELDS
 from akunu_py.server.middleware import (
@@ -216,7 +216,7 @@ class _Path:
             await response(scope, receive, send)
             return
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
-        asked = body.text(*named, default="")
+        asked = body.text(*named, default="", longest=MAX_NAME)
         async with self._pool.using(asked, read_keep_alive(body), endpoint.check) as seat:
             scope[MODEL] = seat.model.name
             try:
