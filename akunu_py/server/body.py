@@ -81,9 +81,10 @@ class Body:
     ) -> tuple[str, ...]:
         """A list of at most `most` strings, or one string."""
         name, value = self._find(names)
-        if value is not None and not isinstance(value, list | str):
-            self.refuse(name, "must be a string, or a list of strings")
-        values = [] if value is None else value if isinstance(value, list) else [value]
+        if isinstance(value, str):
+            return (self._text(name, value, longest),)
+        values = [] if value is None else value
+        self._check_type(name, values, "a string, or a list of strings", list)
         self._check_length(name, values, most)
         return tuple(self._text(f"{name}[{i}]", entry, longest) for i, entry in enumerate(values))
 

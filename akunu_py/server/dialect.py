@@ -168,15 +168,15 @@ def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[i
         body.refuse(name, f"must have {_MAX_PARTS} strings or fewer; join them")
     if isinstance(given, str):
         return given
-    tokens: list[int] = []
+    engine, tokens = service.engine, list[int]()
     for index, part in enumerate(parts):
         if isinstance(part, str):
-            engine, opens = service.engine, index == 0
+            opens = index == 0
             tokens += engine.tokenizer.encode(part, special_tokens=opens, most=engine.context_limit)
-        elif isinstance(part, int) and not isinstance(part, bool):
+        elif type(part) is int and 0 <= part < engine.model.vocabulary_size:
             tokens.append(part)
         else:
-            body.refuse(f"{name}[{index}]", "must be a token id or a string")
+            body.refuse(f"{name}[{index}]", "must be an id of the model's vocabulary or a string")
     return tokens
 
 

@@ -86,7 +86,7 @@ class _Protocol(HttpToolsProtocol):
     requests that wait for earlier ones; idle connections. It tells every request of a connection
     that the client has disconnected; uvicorn tells only the latest one."""
 
-    _framing_bytes = 0
+    _framing_bytes = _body_bytes = 0
     _discarded_bytes = 0
     _cycles: tuple[RequestResponseCycle, ...] = ()
     _deadline: TimerHandle | None = None
@@ -138,13 +138,8 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         super().on_body(body)
-        allowed = len(body) + len(body) // _BODY_PER_FRAMING
-        self._framing_bytes = max(self._framing_bytes - allowed, 0)
-        if self.cycle.response_complete:
-            self._discarded_bytes += len(body)
-            if self._discarded_bytes > _DISCARDED_BYTES:
-                self.transport.close()
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
@@ -161,9 +156,14 @@ class _Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _PARSED_AT_ONCE):
-            part = data[start : start + _PARSED_AT_ONCE]
-            self._framing_bytes += len(part)
+            part, self._body_bytes = data[start : start + _PARSED_AT_ONCE], 0
             super().data_received(part)
+            allowed = self._body_bytes + self._body_bytes // _BODY_PER_FRAMING
+            self._framing_bytes = max(self._framing_bytes + len(part) - allowed, 0)
+            if self.cycle is not None and self.cycle.response_complete:
+                self._discarded_bytes += self._body_bytes
+            if self._discarded_bytes > _DISCARDED_BYTES:
+                self.transport.close()
             if self.transport.is_closing():
                 return
             if len(self.pipeline) > _MAX_PIPELINED:

@@ -90,8 +90,9 @@ class Job:
         also from those of other seeds below 2^32."""
         if not choice:
             return self
-        seed = self.options.seed
-        seed = None if seed is None else seed + (choice << 32)
+        if self.options.seed is None:
+            return replace(self)
+        seed = self.options.seed + (choice << 32)
         return replace(self, options=replace(self.options, seed=seed))
 
     def replaces(self, older: "Job") -> bool:
