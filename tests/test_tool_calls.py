@@ -248,8 +248,8 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
 
 def test_definitions_that_each_parameter_repeats_have_a_limit(family_engine: Any) -> None:
     properties = {f"p{number}": {"type": "integer"} for number in range(2000)}
-    definitions = {"$defs": {"long": {"description": "x" * 20_000}}}
-    given = tool(type="object", properties=properties, **definitions)
+    schema: dict[str, Any] = {"$defs": {"long": {"description": "x" * 20_000}}}
+    given = tool(type="object", properties=properties, **schema)
     with pytest.raises(InvalidRequestError, match="expand to too much"):
         begin(family_engine("qwen3_coder"), strict(given))
 
