@@ -4,6 +4,11 @@ Any other exception that leaves the package is a bug.
 """
 
 
+def shortened(text: str, most: int) -> str:
+    """A text, or the beginning and the end of one with more characters than that."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2) :]}"
+
+
 class AkunuError(Exception):
     """The base of all errors that akunu_py raises; the text is meant for the user.
 

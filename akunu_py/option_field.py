@@ -253,9 +253,16 @@ def check_options(options: Any) -> None:
 _hints_of = cache(get_type_hints)
 
 
+@cache
+def _parts_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint) or hint, get_args(hint)
+
+
 def _is_a(value: Any, hint: Any) -> bool:
     """Whether a value has a type; integers count as numbers, and True as neither."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
+    kind, inner = _parts_of(hint)
+    if type(value) is kind and not inner:
+        return True
     if kind in (Union, UnionType):
         return any(_is_a(value, one) for one in inner)
     if kind is tuple and isinstance(value, tuple):
@@ -270,7 +277,7 @@ def _plain(value: Any) -> Any:
     """The value with Python's own numbers; NumPy's may overflow later."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if type(value) in (bool, int, float) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)
 

@@ -246,6 +246,14 @@ def test_a_short_schema_with_a_million_ways_through_it_ends(
     list(begin(family_engine(family), tool(**schema)).parser().feed("<tool_call>\n<function=f>"))
 
 
+def test_definitions_that_each_parameter_repeats_have_a_limit(family_engine: Any) -> None:
+    properties = {f"p{number}": {"type": "integer"} for number in range(2000)}
+    schema: dict[str, Any] = {"$defs": {"long": {"description": "x" * 20_000}}}
+    given = tool(type="object", properties=properties, **schema)
+    with pytest.raises(InvalidRequestError, match="expand to too much"):
+        begin(family_engine("qwen3_coder"), strict(given))
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, *TEMPLATES])
 def test_sample_calls_are_as_the_model_writes_them(family_engine: Any, family: str) -> None:
     """What they are drafted from: mlx-lm reads them, and the grammar of calls allows them."""

@@ -20,6 +20,7 @@ from akunu_py.server.conversation import (
     Message,
     Tools,
     call_of,
+    check_arguments,
     merged,
     offered,
     select_tools,
@@ -209,7 +210,10 @@ def _tool(tool: Body) -> dict[str, Any]:
 def _read_messages(body: Body) -> list[Message]:
     system = body.joined("system")
     found: list[Message] = [{"role": "system", "content": system}] if system else []
-    for message in some_messages(body):
+    messages = some_messages(body)
+    lists = (each for each in messages if isinstance(each.any("content"), list))
+    check_arguments((block for each in lists for block in each.objects("content")), "input")
+    for message in messages:
         role = message.text("role", default="")
         if role not in ("user", "assistant", "system"):
             message.refuse("role", "must be user or assistant")

@@ -34,7 +34,7 @@ from akunu_py.server import (
     openai_chat,
     responses,
 )
-from akunu_py.server.body import Body, read_keep_alive
+from akunu_py.server.body import MAX_NAME, Body, read_keep_alive
 from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.grammars import GRAMMAR_FIELDS
 from akunu_py.server.middleware import (
@@ -166,6 +166,8 @@ def _error_form(path: str) -> Callable[[ApiError], dict[str, Any]]:
 _QUICKLY_READ: Final = 1 << 14
 """The most bytes of a body that is read on the event loop. Reading a longer one takes longer than
 waking a thread, and other requests must not wait for it."""
+_FEW_COMMAS: Final = 512
+"""The most commas of such a body: each may follow a text that is encoded on its own."""
 _WITH_BODY: Final = ("POST", "DELETE")
 _OLLAMA: Final = "/api/"
 _GRAMMAR_THREADS: Final = 80
@@ -202,8 +204,12 @@ class _Path:
                 quotes=True,
             )
         raw = raw if method in _WITH_BODY else b""
-        is_long = len(raw) > _QUICKLY_READ or any(one.is_encoding for one in self._pool.services)
+        is_long = len(raw) > _QUICKLY_READ or raw.count(b",") > _FEW_COMMAS
+        is_long = is_long or any(one.is_encoding for one in self._pool.services)
         if not raw:
+            if len(scope["query_string"]) > MAX_NAME:
+                sentence = f"The query after the path is longer than {MAX_NAME} bytes."
+                raise ApiError(HTTPStatus.REQUEST_URI_TOO_LONG, sentence)
             query = QueryParams(scope["query_string"])
             body = Body({name: query[name] for name in query if name == "model"})
         else:
@@ -216,7 +222,7 @@ class _Path:
             await response(scope, receive, send)
             return
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
-        asked = body.text(*named, default="")
+        asked = body.text(*named, default="", longest=MAX_NAME)
         async with self._pool.using(asked, read_keep_alive(body), endpoint.check) as seat:
             scope[MODEL] = seat.model.name
             try:

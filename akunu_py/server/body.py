@@ -15,6 +15,8 @@ from akunu_py.server.errors import BodyError
 
 D = TypeVar("D")
 
+MAX_NAME: Final = 4096
+"""The most characters of the name of a model, a file or a field; the longest are paths."""
 _MAX_CHARACTERS: Final = 4 << 20
 """The most characters of all texts of a body, including files around a gap: encoding takes about a
 second per million, and cannot be interrupted."""
@@ -23,13 +25,14 @@ _MAX_ESCAPES: Final = 1 << 20
 _MAX_DIGITS: Final = 100
 """The most digits of an integer: parsing takes quadratic time."""
 _MAX_VALUES: Final = 1 << 18
-"""The most values of a body: while JSON is parsed, nothing else runs."""
+"""The most values of a body, and of the JSON in its texts: while JSON is parsed, nothing else
+runs."""
 _MAX_INTEGER: Final = 1 << 63
 """No client means an integer beyond 64 bits."""
 _HALF_CHARACTER: Final = re.compile(r"\\u[dD][89abcdefABCDEF]")
 """The escape of half a character in UTF-16, even if both halves are there."""
-_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or the rest of a body that ends inside one."""
+_TEXT: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or the rest of JSON that ends inside one."""
 _KINDS: Final = {type(None): "null", bool: "a boolean", int: "a number", float: "a number",
                  str: "a string", list: "a list", dict: "an object"}  # fmt: skip
 
@@ -44,10 +47,10 @@ class Body:
     @classmethod
     def parse(cls, raw: bytes) -> "Body":
         """Parses a body; an empty one counts as an empty object."""
-        _check_count(raw)
         try:
-            # Not `json.loads(bytes)`, which guesses the encoding.
-            value = parse_json(raw.decode("utf-8-sig") or "{}")
+            text = raw.decode("utf-8-sig") or "{}"  # not `json.loads(bytes)`, which guesses
+            check_json(text)
+            value = parse_json(text)
         except RecursionError as error:
             raise BodyError("The body is nested too deeply.") from error
         except ValueError as error:
@@ -68,18 +71,22 @@ class Body:
             if not self.has(name):
                 self.refuse(name, "is missing")
 
-    def text(self, *names: str, default: D) -> str | D:
+    def text(self, *names: str, default: D, longest: int | None = None) -> str | D:
+        """A string of at most `longest` characters."""
         name, value = self._find(names)
-        return default if value is None else self._text(name, value)
+        return default if value is None else self._text(name, value, longest)
 
-    def texts(self, *names: str, most: int | None = None) -> tuple[str, ...]:
-        """A list of strings, or one string."""
+    def texts(
+        self, *names: str, most: int | None = None, longest: int | None = None
+    ) -> tuple[str, ...]:
+        """A list of at most `most` strings, or one string."""
         name, value = self._find(names)
-        if value is not None and not isinstance(value, list | str):
-            self.refuse(name, "must be a string, or a list of strings")
-        values = [] if value is None else value if isinstance(value, list) else [value]
+        if isinstance(value, str):
+            return (self._text(name, value, longest),)
+        values = [] if value is None else value
+        self._check_type(name, values, "a string, or a list of strings", list)
         self._check_length(name, values, most)
-        return tuple(self._text(f"{name}[{i}]", entry) for i, entry in enumerate(values))
+        return tuple(self._text(f"{name}[{i}]", entry, longest) for i, entry in enumerate(values))
 
     def integer(
         self, *names: str, default: D, least: int | None = None, most: int | None = None
@@ -178,8 +185,10 @@ class Body:
         self._check_type(name, value, "an object", dict)
         return Body(value, f"{self._path}{name}.")
 
-    def _text(self, name: str, value: Any) -> str:
+    def _text(self, name: str, value: Any, longest: int | None) -> str:
         self._check_type(name, value, "a string", str)
+        if longest is not None and len(value) > longest:
+            self.refuse(name, f"is longer than {longest} characters")
         return str(value)
 
     def _check_type(self, name: str, value: Any, expected: str, *kinds: type) -> None:
@@ -205,24 +214,30 @@ def _characters(value: Any) -> int:
     return found
 
 
-def _check_count(raw: bytes) -> None:
-    """Refuses a body with too many values: each follows a comma, or opens a list or an object."""
-
-    def count(start: int, stop: int) -> int:
-        return sum(raw.count(sign, start, stop) for sign in (b",", b"[", b"{"))
-
-    if raw.count(b"\\") > _MAX_ESCAPES:
+def check_json(*texts: str) -> None:
+    """Refuses JSON with too many values in all, before it is parsed."""
+    if sum(text.count("\\") for text in texts) > _MAX_ESCAPES:
         raise BodyError(f"The body must have {_MAX_ESCAPES} backslashes or fewer.")
-    if count(0, len(raw)) <= _MAX_VALUES:
+    if sum(_count_signs(text) for text in texts) <= _MAX_VALUES:
         return
+    if sum(map(_count_values, texts)) > _MAX_VALUES:
+        raise BodyError(f"The body must have {_MAX_VALUES} values or fewer; shorten its lists.")
+
+
+def _count_values(text: str) -> int:
+    """How many values a text has, or more than may be: punctuation inside strings is none."""
     found = end = 0
-    for text in _TEXT.finditer(raw):  # punctuation inside strings does not count
-        found += 1 + count(end, text.start())
-        end = text.end()
+    for string in _TEXT.finditer(text):
+        found += 1 + _count_signs(text, end, string.start())
+        end = string.end()
         if found > _MAX_VALUES:
             break
-    if found + count(end, len(raw)) > _MAX_VALUES:
-        raise BodyError(f"The body must have {_MAX_VALUES} values or fewer; shorten its lists.")
+    return found + _count_signs(text, end)
+
+
+def _count_signs(text: str, start: int = 0, stop: int | None = None) -> int:
+    """Each value follows a comma, or opens a list or an object."""
+    return sum(text.count(sign, start, stop) for sign in ",[{")
 
 
 def parse_json(text: str) -> Any:
@@ -258,6 +273,6 @@ def read_keep_alive(body: Body) -> float | None:
     if value is None:
         return None
     try:
-        return duration(str(value))
+        return duration("" if isinstance(value, list | dict) else str(value))
     except UnreadableWordError:
         body.refuse("keep_alive", "must be a number of seconds, or a time such as 10m")

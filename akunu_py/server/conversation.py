@@ -1,7 +1,7 @@
 """Conversation: messages and tools in OpenAI's form as one job, and the blocks of its answer."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,11 +12,12 @@ from typing import Any, Final, Literal
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.events import Completion, Event
 from akunu_py.options import Grammar, Options, Wake
-from akunu_py.server.body import Body, parse_json
+from akunu_py.server.body import Body, check_json, parse_json
 from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import JSONAnswer, finish_word
 from akunu_py.text.answer_parser import AnswerFormat, AnswerParser, Block, Step
 from akunu_py.text.call_grammar import CallGrammar, make_checked
+from akunu_py.text.calls import MAX_NAME
 from akunu_py.text.tokenizer import Tokenizer
 
 Message = dict[str, Any]
@@ -27,7 +28,10 @@ MAX_TOOLS: Final = 512
 
 def read_messages(body: Body) -> list[Message]:
     """The messages, with their content as one text; other fields are passed to the template."""
-    return [_message(message) for message in some_messages(body)]
+    messages = some_messages(body)
+    calls = [call for message in messages for call in message.objects("tool_calls", most=MAX_TOOLS)]
+    check_arguments(call.object("function") for call in calls)
+    return list(map(_message, messages))
 
 
 def some_messages(body: Body) -> list[Body]:
@@ -143,9 +147,17 @@ def in_turns(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     return said
 
 
+def check_arguments(functions: Iterable[Body], field: str = "arguments") -> None:
+    """Refuses earlier calls if their arguments that are JSON as text have too many values in
+    all."""
+    given = (function.any(field) for function in functions)
+    check_json(*(arguments for arguments in given if isinstance(arguments, str)))
+
+
 def call_of(function: Body, id_: Any, field: str = "arguments") -> dict[str, Any]:
-    """An earlier call, from an object with its name and its arguments. Templates expect arguments
-    to be an object; anything else, such as the text of a call that was cut, is put into one."""
+    """An earlier call, from an object with its name and its checked arguments. Templates expect
+    arguments to be an object; anything else, such as the text of a call that was cut, is put into
+    one."""
     arguments = function.any(field)
     if isinstance(arguments, str):
         with suppress(ValueError, RecursionError):
@@ -173,7 +185,7 @@ def read_offered_tools(body: Body) -> list[dict[str, Any]]:
 def offered(function: Body, schema: str = "parameters") -> dict[str, Any]:
     """A tool as the client sent it, after checking the fields that templates and parsers use;
     `schema` names the field that describes its arguments."""
-    if not function.text("name", default=""):
+    if not function.text("name", default="", longest=MAX_NAME):
         function.refuse("name", "is missing")
     function.text("description", default="")
     parameters = function.object(schema)
@@ -224,7 +236,7 @@ def _read_tool_choice(body: Body) -> tuple[bool, bool, list[str] | None, bool]:
     if given.text("type", default="") == "allowed_tools":
         allowed = given.object("allowed_tools") if given.has("allowed_tools") else given
         names = (tool.object("function") if tool.has("function") else tool
-                 for tool in allowed.objects("tools"))  # fmt: skip
+                 for tool in allowed.objects("tools", most=MAX_TOOLS))  # fmt: skip
         among = [name.text("name", default="") for name in names]
         return True, allowed.any("mode") == "required", among, False
     function = given.object("function") if given.has("function") else given

@@ -23,7 +23,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
-from akunu_py.server.body import Body
+from akunu_py.server.body import MAX_NAME, Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.grammars import read_grammar
 from akunu_py.server.service import Job, Service
@@ -78,6 +78,9 @@ _LLAMA_RANDOM_SEED: Final = (1 << 32) - 1
 _SEEDS: Final = 1 << 64
 _MAX_TOP_LOGPROBS: Final = 20
 _MAX_CHOICES: Final = 16
+_MAX_ECHO: Final = 4 << 20
+"""The most characters of all prompts that an answer repeats: as many as a body may have."""
+_MAX_SAMPLERS: Final = 64
 _MAX_STOPS: Final = 64
 _MAX_STOP_LENGTH: Final = 512
 _MAX_BIASES: Final = 1024
@@ -165,15 +168,15 @@ def _prompt(service: Service, body: Body, name: str, given: Any) -> str | list[i
         body.refuse(name, f"must have {_MAX_PARTS} strings or fewer; join them")
     if isinstance(given, str):
         return given
-    tokens: list[int] = []
+    engine, tokens = service.engine, list[int]()
     for index, part in enumerate(parts):
         if isinstance(part, str):
-            engine, opens = service.engine, index == 0
+            opens = index == 0
             tokens += engine.tokenizer.encode(part, special_tokens=opens, most=engine.context_limit)
-        elif isinstance(part, int) and not isinstance(part, bool):
+        elif type(part) is int and 0 <= part < engine.model.vocabulary_size:
             tokens.append(part)
         else:
-            body.refuse(f"{name}[{index}]", "must be a token id or a string")
+            body.refuse(f"{name}[{index}]", "must be an id of the model's vocabulary or a string")
     return tokens
 
 
@@ -182,6 +185,9 @@ def read_choices(body: Body, jobs: Sequence[Job], *names: str) -> tuple[int, tup
     choices = body.integer(*names, default=1, least=1, most=_MAX_CHOICES)
     if len(jobs) * choices > _MAX_CHOICES:
         body.refuse("prompt", f"asks for more than {_MAX_CHOICES} answers in one request")
+    if choices * sum(len(job.echo) for job in jobs) > _MAX_ECHO:
+        why = f"is repeated in the answers, with more than {_MAX_ECHO} characters in all"
+        body.refuse("prompt", f"{why}; ask for fewer answers, or for none of it")
     return choices, tuple(job.variant(choice) for job in jobs for choice in range(choices))
 
 
@@ -199,9 +205,9 @@ def read_samplers(body: Body) -> tuple[str, ...]:
     if not body.has("samplers"):
         return DEFAULT_SAMPLERS
     if isinstance(body.any("samplers"), str):
-        letters = body.text("samplers", default="")
+        letters = body.text("samplers", default="", longest=_MAX_SAMPLERS)
         return tuple(_LETTERS[letter] for letter in letters if letter in _LETTERS)
-    return tuple(name for name in body.texts("samplers") if name in SAMPLERS)
+    return tuple(name for name in body.texts("samplers", most=_MAX_SAMPLERS) if name in SAMPLERS)
 
 
 def _read_sampling(service: Service, body: Body, dialect: Dialect) -> dict[str, Any]:
@@ -257,9 +263,7 @@ def _either(given: N | None, usual: N) -> N:
 
 
 def _read_stops(body: Body, name: str) -> tuple[str, ...]:
-    stops = body.texts(name, most=_MAX_STOPS)
-    if any(len(stop) > _MAX_STOP_LENGTH for stop in stops):
-        body.refuse(name, f"has a string of more than {_MAX_STOP_LENGTH} characters")
+    stops = body.texts(name, most=_MAX_STOPS, longest=_MAX_STOP_LENGTH)
     return tuple(stop for stop in stops if stop)  # some clients send empty ones
 
 
@@ -331,9 +335,10 @@ def _read_project(body: Body, memory: Memory) -> str | None:
     its last name; any other is an ApiError, whether or not it exists. None means all projects, an
     empty text none. Without the field, a file in `input_extra` stands for its project.
     """
-    given = body.text("project", default=None)
+    given = body.text("project", default=None, longest=MAX_NAME)
     if given is None:
-        names = [extra.text("filename", default="") for extra in body.objects("input_extra")]
+        extras = body.objects("input_extra")
+        names = [extra.text("filename", default="", longest=MAX_NAME) for extra in extras]
         paths = [Path(os.path.normpath(name)) for name in names]
         within = (key for path in paths for key in memory.projects if path.is_relative_to(key))
         return next(within, None)

@@ -18,6 +18,7 @@ from akunu_py.errors import (
     ModelNotFoundError,
     QueueFullError,
     UnreadableRequestError,
+    shortened,
 )
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ NOTED_ERROR: Final = "akunu_py.error"
 """The key in a request's scope for the sentence that the log reports."""
 
 RETRY: Final = {"Retry-After": "1"}
+_LONGEST: Final = 2000
+"""The most characters of a sentence: a longer one repeats what the client sent."""
 
 
 class ApiError(AkunuError):
@@ -47,9 +50,9 @@ class ApiError(AkunuError):
         facts: Mapping[str, Any] | None = None,
         quotes: bool = False,
     ) -> None:
-        super().__init__(message)
+        self.message = shortened(message, _LONGEST)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.kind = kind
         self.param = param
         self.headers = headers or {}

@@ -77,15 +77,15 @@ def read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
             if not isinstance(value, dict | bool):
                 holder.refuse(schema[0], "must be an object, or true or false")
             found.append(schema_grammar(value))
-        if text := holder.text(*regex, default=""):
-            _check_length(holder, regex[0], text, _MAX_EXPRESSION_LENGTH)
+        if text := holder.text(*regex, default="", longest=_MAX_EXPRESSION_LENGTH):
             found.append(Grammar("regex", text))
-        if text := holder.text(*grammar, default=""):
+        if text := holder.text(*grammar, default="", longest=_MAX_GRAMMAR_LENGTH):
             found.append(Grammar("lark", _lark(holder, text, tokenizer)))
         if choices := holder.texts(choice, most=_MAX_GRAMMAR_LENGTH):
             if not all(choices):
                 holder.refuse(choice, "must have no empty text")
-            _check_length(holder, choice, "".join(choices))
+            if sum(map(len, choices)) > _MAX_GRAMMAR_LENGTH:
+                holder.refuse(choice, f"is longer than {_MAX_GRAMMAR_LENGTH} characters")
             found.append(Grammar("lark", f"start: {' | '.join(map(json.dumps, choices))}"))
     if nested.flag("json_object", default=False):
         found.append(Grammar.json_object())
@@ -96,13 +96,7 @@ def read_grammar(body: Body, tokenizer: Tokenizer) -> Grammar | None:
     return found[0] if found else None
 
 
-def _check_length(body: Body, name: str, text: str, most: int = _MAX_GRAMMAR_LENGTH) -> None:
-    if len(text) > most:
-        body.refuse(name, f"is longer than {most} characters")
-
-
 def _lark(body: Body, grammar: str, tokenizer: Tokenizer) -> str:
-    _check_length(body, "grammar", grammar)
     try:
         return gbnf_to_lark(grammar, tokens_in(grammar, tokenizer.token_id))
     except ValueError as error:

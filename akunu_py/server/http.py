@@ -23,8 +23,10 @@ _SECONDS_TO_FINISH: Final = 1
 _SECONDS_OF_SILENCE: Final = 75
 """Seconds between two requests of a connection, as in nginx. Most clients close idle connections
 sooner: if the server closes first, a client may be writing its next request at that moment."""
-_HEAD_BYTES: Final = 64 << 10
-"""The size of a request's head, beyond its first packet."""
+_FRAMING_BYTES: Final = 64 << 10
+"""The most bytes of a request besides its body: its head, its trailers, and the sizes of chunks."""
+_BODY_PER_FRAMING: Final = 8
+"""So many bytes of a body allow one more, so that large bodies may come in small chunks."""
 _DISCARDED_BYTES: Final = 64 << 20
 """Most clients read the answer only after sending the whole body, even if it is refused."""
 _PARSED_AT_ONCE: Final = 4 << 10
@@ -79,13 +81,12 @@ def most_connections() -> int:
 
 
 class _Protocol(HttpToolsProtocol):
-    """Bounds the resources that a client can hold: a head without an end, which the parser would
-    keep in memory; a request that never ends; data after a refused head; requests that wait for
-    earlier ones; idle connections. It tells every request of a connection that the client has
-    disconnected; uvicorn tells only the latest one."""
+    """Bounds the resources that a client can hold: a head or trailers without an end, which the
+    parser would keep in memory; tiny chunks; a request that never ends; data after a refused head;
+    requests that wait for earlier ones; idle connections. It tells every request of a connection
+    that the client has disconnected; uvicorn tells only the latest one."""
 
-    _in_head = False
-    _head_bytes = 0
+    _framing_bytes = _body_bytes = 0
     _discarded_bytes = 0
     _cycles: tuple[RequestResponseCycle, ...] = ()
     _deadline: TimerHandle | None = None
@@ -128,7 +129,7 @@ class _Protocol(HttpToolsProtocol):
         self._unread.cancel()
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._framing_bytes = 0
         self._await_request()
         super().on_message_begin()
 
@@ -137,14 +138,10 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
         super().on_body(body)
-        if self.cycle.response_complete:
-            self._discarded_bytes += len(body)
-            if self._discarded_bytes > _DISCARDED_BYTES:
-                self.transport.close()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
         super().on_headers_complete()
         if self.cycle is not None and self.cycle not in self._cycles:
             unfinished = (cycle for cycle in self._cycles if not cycle.response_complete)
@@ -158,15 +155,20 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        goes_on = self._in_head
         for start in range(0, len(data), _PARSED_AT_ONCE):
-            super().data_received(data[start : start + _PARSED_AT_ONCE])
+            part, self._body_bytes = data[start : start + _PARSED_AT_ONCE], 0
+            super().data_received(part)
+            allowed = self._body_bytes + self._body_bytes // _BODY_PER_FRAMING
+            self._framing_bytes = max(self._framing_bytes + len(part) - allowed, 0)
+            if self.cycle is not None and self.cycle.response_complete:
+                self._discarded_bytes += self._body_bytes
+            if self._discarded_bytes > _DISCARDED_BYTES:
+                self.transport.close()
             if self.transport.is_closing():
                 return
             if len(self.pipeline) > _MAX_PIPELINED:
                 self.send_400_response("Too many requests are waiting on this connection.")
                 return
-        if goes_on and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _HEAD_BYTES:
-                self.send_400_response("The headers of the request are too long.")
+            if self._framing_bytes > _FRAMING_BYTES:
+                self.send_400_response("The headers or chunk sizes of the request are too long.")
+                return

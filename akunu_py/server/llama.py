@@ -17,7 +17,7 @@ from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
 from akunu_py.prompt import PromptInput
 from akunu_py.rounds import Finish
-from akunu_py.server.body import Body
+from akunu_py.server.body import MAX_NAME, Body
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
@@ -53,6 +53,8 @@ _MAX_TOKENIZED: Final = 1 << 20
 """The most bytes of a text to tokenize, in the longest form that a tokenizer may give it: NFKC can
 turn one character into 18. There are no more tokens than bytes."""
 _AT_ONCE: Final = 1 << 12
+_MAX_FIELDS: Final = 64
+_MAX_FIELD_LENGTH: Final = 128
 _STOP_TYPES: Final = {Finish.EOS: "eos", Finish.STOP: "word"}
 _MIN_LOGPROB: Final = -1e9
 """The log-probability of an impossible token, because JSON has no infinity."""
@@ -106,15 +108,20 @@ def _respond(
     slot = None if given < 0 else given
     predict_ms = body.number("t_max_predict_ms", default=0.0)
     predict_s = predict_ms / 1000 if predict_ms > 0 else None
+    fields = body.texts("response_fields", most=_MAX_FIELDS, longest=_MAX_FIELD_LENGTH)
     jobs = [Job(prompt, options, predict_s=predict_s, slot=slot) for prompt in prompts]
+    if not fields or "prompt" in fields:
+        for job in jobs:
+            job.echo = job.prompt_text(service.engine.tokenizer.decode)
     _, variants = read_choices(body, jobs, "n_cmpl", "n")
-    reply = _Reply(service, body, variants)
+    reply = _Reply(service, body, variants, fields)
     return JobAnswer(service, variants, reply, streams=body.flag("stream", default=False))
 
 
 def _file(extra: Body) -> RepositoryFile:
     extra.require("text")
-    return RepositoryFile(extra.text("filename", default=""), extra.text("text", default=""))
+    name = extra.text("filename", default="", longest=MAX_NAME)
+    return RepositoryFile(name, extra.text("text", default=""))
 
 
 def _read_options(service: Service, body: Body) -> Options:
@@ -125,14 +132,16 @@ def _read_options(service: Service, body: Body) -> Options:
 class _Reply(Reply):
     """Writes results: chunks have the text as it is generated; the last has the statistics."""
 
-    def __init__(self, service: Service, body: Body, jobs: Sequence[Job]) -> None:
+    def __init__(
+        self, service: Service, body: Body, jobs: Sequence[Job], fields: Sequence[str]
+    ) -> None:
         self._service = service
         self._jobs = jobs
         self._has_newline = [False] * len(jobs)
         self._samplers = read_samplers(body)
         self._returns_tokens = body.flag("return_tokens", default=False)
         self._times_tokens = body.flag("timings_per_token", default=False)
-        self._fields = body.texts("response_fields")
+        self._fields = fields
 
     def feed(self, index: int, event: Event) -> Iterator[bytes]:
         stats, progress = event.stats, prompt_progress(event)
@@ -190,7 +199,7 @@ class _Reply(Reply):
             "tokens_predicted": stats.generated_tokens,
             "tokens_evaluated": stats.prompt_tokens,
             "generation_settings": _generation_settings(self._service, job.options, self._samplers),
-            "prompt": job.prompt_text(self._service.engine.tokenizer.decode),
+            "prompt": job.echo,
             "has_new_line": self._has_newline[index],
             "truncated": finish is Finish.CONTEXT,
             "stop_type": _STOP_TYPES.get(finish, "limit") if finish else "limit",
@@ -239,10 +248,7 @@ def _generation_settings(
         "seed": -1 if options.seed is None else options.seed,
         "repeat_penalty": options.repetition_penalty,
         "repeat_last_n": options.repetition_context_size,
-        "logit_bias": [
-            {"token": token, "bias": None if bias == FORBIDDEN else bias}
-            for token, bias in options.logit_bias
-        ],
+        "logit_bias": partial(_described_biases, options),
         "stop": list(options.stop),
         "n_probs": options.logprobs or 0,
         "samplers": list(samplers),
@@ -250,6 +256,13 @@ def _generation_settings(
         **_OFF,
         "speculative.n_max": 0 if not options.drafts else options.num_draft_tokens,
     }
+
+
+def _described_biases(options: Options) -> list[dict[str, Any]]:
+    return [
+        {"token": token, "bias": None if bias == FORBIDDEN else bias}
+        for token, bias in options.logit_bias
+    ]
 
 
 def _pick(result: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:

@@ -213,10 +213,11 @@ def _complete(service: Service, body: Body) -> Response:
         return b"".join(map(spelling.of, tokens)).decode(errors="replace")
 
     def make_choice(index: int, job: Job) -> Choice:
-        echo = job.prompt_text(spelled) if echoes else ""
-        return Choice(index, echo, None if logprobs is None else _Logprobs(spelling))
+        return Choice(index, job.echo, None if logprobs is None else _Logprobs(spelling))
 
     jobs = [Job(before_gap(prompt, suffix), options) for prompt in read_prompts(service, body)]
+    for job in jobs:
+        job.echo = job.prompt_text(spelled) if echoes else ""
     return respond(service, body, jobs, make_choice)
 
 

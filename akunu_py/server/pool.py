@@ -172,26 +172,30 @@ class Pool:
         only for models that `--model` gave as one. Raises NotFoundError if there is none, or the
         name is ambiguous.
         """
-        if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
-            return self.first[0]
-        found: list[LocalModel] = []
-        for wanted in (asked, asked.removesuffix(_TAG)):
-            named = [model for model in self._known if wanted in self.names_of(model)]
-            found = named[:1] or matches(self._known, wanted)
-            if len(found) == 1:
-                return found[0]
-        if named := [model for model in self.first if model.folder == Path(asked)]:
-            return named[0]
+        found = self._named(asked)
+        if len(found) == 1:
+            return found[0]
         several = " or ".join(model.name for model in found)
         why = f"it may be {several}." if found else self._offered(asked)
         raise NotFoundError(f"model '{asked}' not found: {why}", "model", quotes=True)
 
     def find_on_disk(self, asked: str) -> LocalModel:
         """The same, but looks at the disk if the name is unknown, which takes a while."""
-        with suppress(NotFoundError):
-            return self.find(asked)
-        self.models()
+        if len(self._named(asked)) != 1:
+            self.models()
         return self.find(asked)
+
+    def _named(self, asked: str) -> list[LocalModel]:
+        """The models that a name may mean."""
+        if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
+            return [self.first[0]]
+        found: list[LocalModel] = []
+        for wanted in (asked, asked.removesuffix(_TAG)):
+            named = [model for model in self._known if wanted in self.names_of(model)]
+            found = named[:1] or matches(self._known, wanted)
+            if len(found) == 1:
+                return found
+        return [model for model in self.first if model.folder == Path(asked)][:1] or found
 
     def _offered(self, asked: str) -> str:
         names = [name for model in self._known for name in self.names_of(model)]
@@ -217,9 +221,10 @@ class Pool:
         there is no such model, UnavailableError if the server is stopping, QueueFullError, or what
         `check` raises.
         """
-        try:
-            model = self.find(asked)
-        except NotFoundError:
+        named = self._named(asked)
+        if len(named) == 1:
+            model = named[0]
+        else:
             model = await self._in_thread(partial(self.find_on_disk, asked))
         check(model)
         seat = self._seat_of(model)

@@ -25,6 +25,7 @@ from akunu_py.server.conversation import (
     Message,
     Tools,
     call_of,
+    check_arguments,
     count_tokens,
     made_call,
     merged,
@@ -188,6 +189,7 @@ def _read_input(body: Body) -> list[Message]:
     if not isinstance(body.any("input"), list):
         return [{"role": "user", "content": body.text("input", default="")}]
     items = body.objects("input", most=MAX_MESSAGES)
+    check_arguments(items)
     found = [message for item in items for message in _messages(item)]
     if not found:
         body.refuse("input", "must have at least one message")

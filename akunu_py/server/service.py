@@ -47,7 +47,8 @@ class Job:
     It ends `predict_s` seconds after its first token, but not before it has a whole line, so that a
     slow machine still completes something. `slot` is the client's number for what it works on, not
     a cache: plugins send the same for every file, and the engine finds the best cache by content.
-    `peer` is without the port, because plugins open a connection per request.
+    Its answer repeats the text `echo`. `peer` is without the port, because plugins open a
+    connection per request.
     """
 
     prompt: PromptInput
@@ -55,6 +56,7 @@ class Job:
     predict_s: float | None = None
     slot: int | None = None
     is_chat: bool = False
+    echo: str = ""
     peer: str = field(default="", init=False)
     encoded: EncodedPrompt | None = field(default=None, init=False)
     sequence: Sequence = field(init=False)
@@ -88,8 +90,9 @@ class Job:
         also from those of other seeds below 2^32."""
         if not choice:
             return self
-        seed = self.options.seed
-        seed = None if seed is None else seed + (choice << 32)
+        if self.options.seed is None:
+            return replace(self)
+        seed = self.options.seed + (choice << 32)
         return replace(self, options=replace(self.options, seed=seed))
 
     def replaces(self, older: "Job") -> bool:

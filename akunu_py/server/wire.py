@@ -48,6 +48,10 @@ _MIN_LOGPROB: Final = -9999.0
 """OpenAI's log-probability of a nearly impossible token."""
 _LINE_ENDS: Final = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """Python's `splitlines`, which clients use to separate lines of JSON, also splits at these."""
+_AT_ONCE: Final = 1 << 18
+"""Characters: all other threads wait a millisecond or two while so many are encoded."""
+_SHORT: Final = 1 << 16
+"""Characters that an answer repeats and that may be written on the event loop."""
 _EXAMPLES: Final[Mapping[str | None, str]] = {
     "embedding": "; `akunu-py pull mlx-community/Qwen3-Embedding-0.6B-4bit-DWQ` fetches one.",
     "reranking": "; `akunu-py pull mlx-community/Qwen3-Reranker-0.6B-mxfp8` fetches one.",
@@ -95,6 +99,11 @@ def finish_word(finish: Finish | None) -> str:
 def compact_json(value: Any) -> bytes:
     """A value on one line without spaces, as llama.vim's patterns require."""
     text = _ENCODER.encode(value)
+    parts = (text[at : at + _AT_ONCE] for at in range(0, len(text), _AT_ONCE))
+    return b"".join(map(_encoded, parts))
+
+
+def _encoded(text: str) -> bytes:
     for end, escape in _LINE_ENDS.items():
         text = text.replace(end, escape)
     return text.encode(errors="replace")
@@ -154,8 +163,8 @@ async def start_stream(
 
 class Reply(Protocol):
     """Writes the answers to the jobs of one request in the form of an API; the index says which
-    job. A reply that `is_slow` needs time for the ends of answers; `kept_bytes` is roughly how many
-    bytes of the request's body it keeps."""
+    job. A reply that `is_slow` needs time for the beginnings and ends of answers; `kept_bytes` is
+    roughly how many bytes of the request's body it keeps."""
 
     is_slow: bool = False
     kept_bytes: int = 0
@@ -224,19 +233,25 @@ class JobAnswer(Response):
             def write() -> Response:
                 return JSONAnswer(self._reply.whole(completions), headers=self._warning)
 
-            # The log-probabilities may be those of a long prompt.
-            is_long = self._jobs[0].options.logprobs is not None or self._reply.is_slow
-            answer = await asyncio.to_thread(write) if is_long else write()
+            answer = await asyncio.to_thread(write) if self._is_slow else write()
             await answer(scope, receive, send)
+
+    @property
+    def _is_slow(self) -> bool:
+        """Whether writing the answer may take long; log-probabilities may be those of a prompt."""
+        is_long = len(self._jobs) > 1 or len(self._jobs[0].echo) > _SHORT
+        return is_long or self._jobs[0].options.logprobs is not None or self._reply.is_slow
 
     async def _stream(self, scope: Scope, send: Send) -> None:
         chunks = _Chunks(self._reply, self._jobs[0], self.raw_headers, scope, send)
+        begun: set[int] = set()
         try:
             async with aclosing(self._service.stream(self._jobs)) as events:
                 async for index, event in events:
                     parts = self._reply.feed(index, event)
-                    ends = event.finish_reason is not None
-                    if event.prompt_logprobs is not None or (ends and self._reply.is_slow):
+                    is_edge = index not in begun or event.finish_reason is not None
+                    begun.add(index)
+                    if event.prompt_logprobs is not None or (is_edge and self._is_slow):
                         parts = await asyncio.to_thread(list, parts)
                     await chunks.send(parts)
         except Exception as error:

@@ -28,6 +28,8 @@ from akunu_py.text.json_schema import (
     unmet_in,
     value_kind,
 )
+from akunu_py.text.sandbox import finds_nothing
+from akunu_py.text.tokenizer import any_of
 
 _TEMPLATE_STYLE: Final = {
     "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", **JSON_RULES,
@@ -37,6 +39,7 @@ _NAME: Final = re.compile(r"[\w.-]+")
 _KEY: Final = re.compile(r"[^\s<>\"'{}\[\]():=,|&\\]+")
 _MAX_DEPTH: Final = 8
 _MAX_PARTS: Final = 10_000
+_MAX_LENGTH: Final = 1 << 20
 """References make a short schema a long grammar."""
 _OF_OBJECTS: Final = (
     "patternProperties", "propertyNames", "dependentRequired", "dependentSchemas", "dependencies",
@@ -80,13 +83,12 @@ class CallGrammar:
         assert format_.layout is not None
         self._format, self._layout = format_, format_.layout
         self._control_tokens = control_tokens
-        marks = sorted(map(re.escape, control_tokens), key=len, reverse=True)
-        self._pieces = re.compile(f"({'|'.join([re.escape(NUMBER), *marks])})")
+        self._pieces = re.compile(f"({any_of([NUMBER, *control_tokens])})")
         self._one_call, self._simple = one_call, simple
         text_end = format_.layout.quote or format_.layout.value_end.strip()
         self._forbidden = [mark for mark in (text_end, format_.call_end) if mark]
         self._rules: list[str] = []
-        self._parts = 0
+        self._parts = self._length = 0
         calls = [self._call(tool) for tool in tools]
         self._rules.append(f"call: {' | '.join(calls)}")
         layout, repeats = self._layout, ""
@@ -288,6 +290,9 @@ class CallGrammar:
         return json_lark(schema, _TEMPLATE_STYLE)
 
     def _rule(self, name: str, body: str) -> str:
+        self._length += len(body)
+        if self._length > _MAX_LENGTH:
+            raise InvalidRequestError("The references in a tool's schema expand to too much.")
         number = len(self._rules)
         name = f"{name}_{number}" if name.islower() else f"{name}{number}"
         self._rules.append(f"{name}: {body}")
@@ -333,10 +338,7 @@ def _may_be_empty(schema: Mapping[str, Any]) -> bool:
     pattern = schema.get("pattern")
     if schema.get("minLength") or not isinstance(pattern, str):
         return not schema.get("minLength")
-    try:
-        return re.search(pattern, "") is not None
-    except re.error:
-        return False
+    return finds_nothing(pattern)
 
 
 def _containing(marks: Sequence[str]) -> str:
@@ -351,7 +353,8 @@ def _whole_pattern(pattern: str) -> str:
     is_anchored = pattern.endswith("$") and not pattern.endswith("\\$")
     inner = pattern.removeprefix("^")[: -1 if is_anchored else None]
     in_class, signs = False, []
-    for sign in re.findall(r"\\?.", inner, re.DOTALL):
+    for found in re.finditer(r"\\?.", inner, re.DOTALL):
+        sign = found[0]
         in_class = sign == "[" or (in_class and sign != "]")
         meant = _CLASSES.get(sign, "\\/" if sign == "/" else sign)
         signs.append(f"[{meant}]" if sign in _CLASSES and not in_class else meant)

@@ -10,11 +10,13 @@ from typing import Final
 
 _PARTS: Final = re.compile(
     r"""(?P<comment>\#[^\n]*)
-    |"(?P<literal>(?:[^"\\]|\\.)*)"
-    |\[(?P<chars>(?:[^\]\\]|\\.)*)\]
-    |(?P<token>!?<(?:\[\d{1,9}\]|[^<>\s]+)>)""",
+    |"(?P<literal>[^"\\]*+(?:\\.[^"\\]*+)*+)"
+    |\[(?P<chars>[^\]\\]*+(?:\\.[^\]\\]*+)*+)\]
+    |(?P<open>["\[].*)
+    |(?P<token>!?<(?:\[\d{1,9}\]|[^<>\s]++)>)""",
     re.VERBOSE | re.DOTALL,
 )
+"""What is `open` has no end. It takes the rest, in which each sign could open another part."""
 _SIGN: Final = re.compile(
     r"\\x([0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\U([0-9a-fA-F]{8})|\\(.)|(.)", re.DOTALL
 )
@@ -46,6 +48,8 @@ def gbnf_to_lark(grammar: str, token_id: Callable[[str], int | None]) -> str:
             return _literal(part["literal"])
         if part["chars"] is not None:
             return f"[{_class(part['chars'])}]"
+        if part["open"] is not None:
+            return part["open"]
         tokens.append(_token(part["token"], token_id))
         return f" akunu-token-{len(tokens)} "
 

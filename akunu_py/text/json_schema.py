@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
+from akunu_py.errors import shortened
 from akunu_py.text.sandbox import validate
 
 _TOO_LARGE: Final = 10**18
@@ -23,6 +24,8 @@ _OPEN_OBJECT: Final = (
     "$ref", "allOf", "anyOf", "oneOf", "if",
 )  # fmt: skip
 _MAX_REFERENCES: Final = 8
+_LONGEST_REFERENCE: Final = 512
+_LONGEST_SAMPLE: Final = 64
 _UNKNOWN_FORMAT: Final = "Unknown format"
 _NOTE: Final = "left out"
 """Begins a format that stands for a pattern: unknown formats are told, and not followed."""
@@ -45,6 +48,8 @@ _PLAIN: Final = (
     (re.compile(r"^(?:at )?(\d+)\((\d+)\)"), r"line \1, column \2"),
 )
 """Patterns of what llguidance tells its own users, and what to say instead."""
+_LONGEST_REASON: Final = 4096
+"""A longer one quotes a client's text, on which these patterns would take quadratic time."""
 
 ValueKind = Literal["text", "text or null", "json"]
 """How families that write texts without quotes write the value of a parameter."""
@@ -98,6 +103,8 @@ def resolved(schema: Any, root: Any) -> Any:
         reference = get(schema, "$ref")
         if not isinstance(reference, str) or not reference.startswith("#/"):
             return schema
+        if len(reference) > _LONGEST_REFERENCE:
+            return schema
         found: Any = root
         for step in reference[2:].split("/"):
             found = get(found, step)
@@ -134,6 +141,7 @@ def sample_arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_line(reason: str) -> str:
     """What llguidance says is wrong with a grammar, shortened, and without what is its own."""
+    reason = shortened(reason, _LONGEST_REASON)
     for pattern, plain in _PLAIN:
         reason = pattern.sub(plain, reason)
     short = " ".join(reason.split()).rstrip(".")[:300]
@@ -142,11 +150,16 @@ def one_line(reason: str) -> str:
 
 def _sample(schema: Any) -> Any:
     values, kind = get(schema, "enum"), get(schema, "type")
-    if isinstance(values, list) and values:
+    if isinstance(values, list) and values and _is_short(values[0]):
         return values[0]
     kind = kind[0] if isinstance(kind, list) and kind else kind
     samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}, "null": None}
     return samples.get(kind, "x") if isinstance(kind, str) else "x"
+
+
+def _is_short(value: Any) -> bool:
+    """Many references may lead to the same sample."""
+    return not isinstance(value, list | dict) and len(str(value)) <= _LONGEST_SAMPLE
 
 
 def value_kind(schema: Any, root: Any) -> ValueKind:

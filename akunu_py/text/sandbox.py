@@ -7,6 +7,7 @@ memory. So each is tried there first. The outcome is kept by content, that of a 
 
 import os
 import pickle
+import re
 import resource
 import subprocess
 import sys
@@ -105,6 +106,11 @@ def gbnf_to_lark(grammar: str, tokens: Mapping[str, int]) -> str:
     if wrong:
         raise ValueError(text)
     return str(text)
+
+
+def finds_nothing(pattern: str) -> bool:
+    """Whether a pattern of a client finds a place in the empty text, as far as Python can tell."""
+    return bool(trial_process().run(_find_nothing, pattern))
 
 
 @cache
@@ -268,6 +274,13 @@ def _convert(
         return False, gbnf.gbnf_to_lark(grammar, dict(tokens).get)
     except ValueError as error:
         return True, str(error)
+
+
+def _find_nothing(_tokenizer: None, pattern: str) -> bool:
+    try:
+        return re.search(pattern, "") is not None
+    except (re.error, RecursionError, OverflowError):
+        return False
 
 
 def _render(_tokenizer: None, template: str) -> int:

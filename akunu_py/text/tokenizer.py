@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from inspect import signature
+from itertools import groupby
 from math import floor
+from operator import itemgetter
 from threading import Lock
 from typing import Any, Final
 
@@ -176,10 +178,9 @@ class Tokenizer:
             )
         opening = self.wrapped.bos_token
         add = special_tokens and (opening is None or not text.startswith(opening))
-        tokens: list[int] = []
-        for number, part in enumerate(text.split(_CUT)):
-            tokens += self._encode(part, add_special_tokens=add and number == 0)
-        return tokens
+        first, *rest = text.split(_CUT)
+        tokens = self._encode(first, add_special_tokens=add)
+        return tokens + self._encode_parts(rest) if rest else tokens
 
     def count(self, text: str, *, most: int) -> int:
         """How many ids `encode` makes of a prompt; fewer, but more than `most`, of one that is far
@@ -208,6 +209,16 @@ class Tokenizer:
                 return list(self.wrapped._tokenizer([text], verbose=False, **how).input_ids[0])
             return list(self.wrapped.encode(text, verbose=False, **how))
 
+    def _encode_parts(self, parts: list[str]) -> list[int]:
+        """The ids of what may be thousands of short texts."""
+        rust = getattr(self.wrapped, "backend_tokenizer", None)
+        if rust is None:
+            return [id_ for part in parts for id_ in self._encode(part, add_special_tokens=False)]
+        with self._encoding:  # `transformers` would take several times as long
+            rust.encode_special_tokens = False
+            encoded = rust.encode_batch_fast(parts, add_special_tokens=False)
+        return [id_ for part in encoded for id_ in part.ids]
+
     def as_text(self, given: Any) -> Any:
         """A text, messages or tools in which no control token can be recognised."""
         if isinstance(given, str):
@@ -224,8 +235,7 @@ class Tokenizer:
     @cached_property
     def _control_tokens(self) -> re.Pattern[str]:
         """The spellings of all control tokens; never matches if there are none."""
-        spellings = map(re.escape, self.control_tokens)
-        return re.compile("|".join(sorted(spellings, key=len, reverse=True)) or r"(?!)")
+        return re.compile(any_of(self.control_tokens) or r"(?!)")
 
     @staticmethod
     def readable(rendered: str) -> str:
@@ -299,6 +309,17 @@ class Tokenizer:
     def _vocabulary(self) -> dict[str, int]:
         """The ids of all entries; `get_vocab` makes a new dictionary each time."""
         return dict(self.wrapped.get_vocab())
+
+
+def any_of(words: Iterable[str]) -> str:
+    """The expression of some words, the longest first, as a tree: few of a thousand words are tried
+    at each place of a text."""
+    known, ways = set(words), list[str]()
+    for sign, group in groupby(sorted(filter(None, known)), key=itemgetter(0)):
+        ways.append(re.escape(sign) + any_of(word[1:] for word in group))
+    if len(ways) == 1 and "" not in known:
+        return ways[0]
+    return f"(?:{'|'.join(ways)}){'?' if '' in known else ''}" if ways else ""
 
 
 def _byte_alphabet(wrapped: Any) -> dict[str, int] | None:

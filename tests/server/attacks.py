@@ -94,6 +94,11 @@ def _nested(number: int) -> Any:
     return schema
 
 
+def _chunked(pieces: bytes) -> bytes:
+    head = b"POST /completion HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"2\r\n{}\r\n" + pieces
+
+
 LONG: Final = "def f(x):\n    return x + 1  # " * 150_000
 _HALF: Final = LONG[: 5 * MEGABYTE // 2]
 _WIDE: Final = "\ufdfa" * MEGABYTE
@@ -145,6 +150,12 @@ ATTACKS: Final[dict[str, Attack]] = {
     "ambiguous grammar": Attack(
         lambda i: _completion(grammar=f'start: a "{i}"\na: a a | "x" |', n_predict=200)
     ),
+    "classes without an end": Attack(lambda i: _completion(grammar=f"{i}" + "[" * 60_000)),
+    "quoted reasons": Attack(
+        lambda i: _completion(
+            json_schema={"type": "string", "pattern": f"(?={i})" + "regex parse error:" * 50_000}
+        )
+    ),
     "long texts": Attack(
         lambda i: _completion(json_schema={"type": "string", "minLength": 10**6 + i})
     ),
@@ -158,7 +169,34 @@ ATTACKS: Final[dict[str, Attack]] = {
     "no end of the head": Attack(
         lambda _: b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 5_000, 50, answers=False
     ),
+    "trailers": Attack(lambda _: _chunked(b"0\r\n" + b"a:\r\n" * MEGABYTE), answers=False),
+    "one trailer": Attack(lambda _: _chunked(b"0\r\na:" + b"a" * 4 * MEGABYTE), answers=False),
+    "tiny chunks": Attack(lambda _: _chunked(b"1\r\n \r\n" * 700_000), answers=False),
     # What the event loop would have to do.
+    "name of a model": Attack(lambda i: _completion(model=f"{i}" + "a" * (4 * MEGABYTE - 100))),
+    "fields": Attack(lambda i: _completion(n=16, response_fields=[f"{i}" + "/" * 4_000_000])),
+    "samplers": Attack(lambda i: _completion(n=16, seed=i, samplers="k" * 4_000_000)),
+    "echoes": Attack(
+        lambda i: post(
+            "/infill", {"input_prefix": f"{i}" + "\u2028" * MEGABYTE, "input_suffix": "", "n": 16}
+        )
+    ),
+    "many biases": Attack(lambda i: _completion(n=16, seed=i, logit_bias=[["aaaa", 1.0]] * 1024)),
+    "arguments": Attack(
+        lambda i: post(
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [
+                            {"function": {"name": f"f{i}", "arguments": "[" + "[]," * 1_300_000}}
+                        ],
+                    }
+                ]
+            },
+        )
+    ),
     "pipelined": Attack(lambda _: get("/health", Connection="keep-alive") * 5_000, 2, 2.0),
     "biases": Attack(
         lambda i: _completion(logit_bias=[[f"{i}" + "ab " * 2_000, 1.0] for _ in range(1024)])

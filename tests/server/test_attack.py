@@ -147,6 +147,91 @@ def test_nobody_waits_while_the_logprobs_of_a_prompt_are_written(
         assert waiting.recv(12) == b"HTTP/1.1 200"
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "sentence"),
+    [
+        ("/completion", {"model": GIANT}, "`model` is longer than"),
+        ("/api/chat", {"model": GIANT}, "`model` is longer than"),
+        ("/api/show", {"name": GIANT}, "`name` is longer than"),
+        ("/api/pull", {"model": GIANT}, "`model` is longer than"),
+        ("/completion", {"response_fields": ["/" * 129]}, "`response_fields[0]` is longer than"),
+        ("/completion", {"response_fields": [""] * 65}, "64 entries or fewer"),
+        ("/completion", {"samplers": "k" * 65}, "`samplers` is longer than"),
+        ("/completion", {"samplers": ["k"] * 65}, "64 entries or fewer"),
+        ("/completion", {"project": GIANT}, "`project` is longer than"),
+        ("/infill", {"input_extra": [{"text": "", "filename": GIANT}]}, "filename` is longer than"),
+        ("/v1/chat/completions", {"tools": [{"function": {"name": GIANT}}]}, "is longer than"),
+    ],
+)
+def test_names_have_a_limit(
+    live: LiveServer, path: str, fields: dict[str, Any], sentence: str
+) -> None:
+    said = {"messages": [{"role": "user", "content": "a"}]}
+    usual = {"prompt": "a", "input_prefix": "a", "input_suffix": "", "n_predict": 1} | said
+    answer = live.post(path, usual | fields)
+    assert (answer.status_code, sentence in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/completion", {"model": "a" * 4000}),
+        ("/completion", {"json_schema": {"type": "regex parse error:" * 50_000}}),
+        ("/completion", {"json_schema": {"pattern": "(?=x)" + "regex parse error:" * 50_000}}),
+        ("/completion", {"grammar": "[" * 60_000}),
+        (f"/{'a' * 50_000}", {}),
+    ],
+)
+def test_an_error_repeats_little_of_a_request(
+    live: LiveServer, path: str, fields: dict[str, Any]
+) -> None:
+    answer = live.post(path, {"prompt": "a", "n_predict": 1} | fields)
+    assert answer.status_code in (200, 400, 404)  # a pattern may be left out
+    assert len(answer.text) < 3000
+    assert len(answer.headers.get("warning", "")) < 3000
+
+
+WIDE = "\u2028" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/infill", {"input_prefix": WIDE, "input_suffix": "", "n_predict": 1}),
+        ("/v1/completions", {"prompt": WIDE, "suffix": "", "echo": True, "max_tokens": 1}),
+    ],
+)
+def test_the_prompts_that_answers_repeat_have_a_limit(
+    live: LiveServer, path: str, body: dict[str, Any]
+) -> None:
+    refused = live.post(path, body | {"n": 5})
+    assert (refused.status_code, "is repeated in the answers" in refused.text) == (400, True)
+    for streams in (False, True):
+        assert live.post(path, body | {"stream": streams}).text.count(r"\u2028") == len(WIDE)
+    if path == "/infill":
+        found = live.ask(path, body | {"n": 5, "response_fields": ["index"]})
+        assert [one["index"] for one in found] == [*range(5)]
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_the_arguments_of_all_calls_together_have_few_values(
+    parrot: LiveServer, calls: int
+) -> None:
+    arguments = '{"a":[' + "[]," * (300_000 // calls) + "0]}"
+    call = {"id": "a", "function": {"name": "f", "arguments": arguments}}
+    item = {"type": "function_call", "call_id": "a", "name": "f", "arguments": arguments}
+    block = {"type": "tool_use", "id": "a", "name": "f", "input": arguments}
+    said = {"role": "assistant", "content": "", "tool_calls": [call] * calls}
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [said]}),
+        ("/api/chat", {"messages": [said]}),
+        ("/v1/responses", {"input": [item] * calls}),
+        ("/v1/messages", {"messages": [{"role": "assistant", "content": [block] * calls}]}),
+    ):
+        answer = parrot.post(path, body)
+        assert (answer.status_code, "values or fewer" in answer.text) == (400, True)
+
+
 def test_a_response_repeats_only_short_fields(parrot: LiveServer) -> None:
     long = "x" * 70_000
     asked = {"input": "a", "max_output_tokens": 2, "metadata": {"a": long}, "user": "me",
@@ -461,12 +546,38 @@ def test_sending_does_not_wait_for_acknowledgements() -> None:
                 assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.parametrize("line", [b"a: b\r\n", b"aaaaaa"])
-def test_a_head_without_an_end_is_refused(live: LiveServer, line: bytes) -> None:
+CHUNKED = (
+    b"POST /completion HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("begun", "line"),
+    [
+        (HEAD, b"a: b\r\n"),
+        (HEAD, b"aaaaaa"),
+        (CHUNKED + b"0\r\n", b"a:\r\n"),
+        (CHUNKED + b"0\r\na: ", b"aaaaaa"),
+        (CHUNKED, b"1\r\n \r\n"),
+        (CHUNKED + b"1;", b"aaaaaa"),
+    ],
+    ids=["headers", "header", "trailers", "trailer", "tiny chunks", "extension"],
+)
+def test_what_is_no_body_has_a_limit(live: LiveServer, begun: bytes, line: bytes) -> None:
     with live.connect() as connection:
-        connection.sendall(HEAD)
+        connection.sendall(begun)
         with pytest.raises(ConnectionError):
             connection.sendall(line * (4 << 20))
+
+
+def test_a_large_body_may_come_in_small_chunks(live: LiveServer) -> None:
+    body = b'{"ignored":"%s"}' % (b"a" * 1_000_000)
+    chunks = [body[at : at + 64] for at in range(0, len(body), 64)]
+    sent = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+    with live.connect() as connection:
+        connection.sendall(CHUNKED.replace(b"/completion", b"/tokenize")[: -len(b"2\r\n{}\r\n")])
+        connection.sendall(sent + b"0\r\na: b\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
 
 
 def test_the_head_may_come_in_pieces_and_the_body_may_be_large(live: LiveServer) -> None:

@@ -254,7 +254,7 @@ def test_what_is_no_stream_is_none_while_its_model_loads(
     [
         ({}, "`input` is missing"),
         ({"input": []}, "empty"),
-        ({"input": [[1, 2], [999]]}, "ids outside the vocabulary"),
+        ({"input": [[1, 2], [999]]}, "`input[1][0]` must be an id of the model's vocabulary"),
         ({"input": "a" * 600}, "exceeds the available context size of 512"),
         ({"input": "a", "dimensions": 33}, "`dimensions` must be 32 or less"),
         ({"input": "a", "dimensions": 0}, "`dimensions` must be 1 or more"),

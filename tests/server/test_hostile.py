@@ -5,7 +5,7 @@
 
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -38,7 +38,8 @@ def test_others_are_answered_as_ever(live: LiveServer, name: str) -> None:
     expected = live.ask("/completion", PLAIN)["content"]
     attack, parts = ATTACKS[name], urlsplit(live.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=PATIENCE_S) as link:
-        link.sendall(attack.data(0))
+        with suppress(ConnectionError):  # it is refused before its end
+            link.sendall(attack.data(0))
         assert live.ask("/completion", PLAIN)["content"] == expected
         assert live.get("/health").status_code == 200
         if attack.answers:

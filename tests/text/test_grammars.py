@@ -1,12 +1,15 @@
 """Grammars of requests, and GBNF's escapes and tokens as llama.cpp writes them."""
 
+from time import process_time
+
 import pytest
 
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError, UnreadableRequestError
 from akunu_py.options import Grammar
 from akunu_py.sampling.constraint_factory import ConstraintFactory
-from akunu_py.text.gbnf import gbnf_to_lark
+from akunu_py.text.gbnf import gbnf_to_lark, tokens_in
+from akunu_py.text.json_schema import one_line, sample_arguments
 
 
 def takes(engine: Engine, grammar: str, text: str) -> bool:
@@ -50,12 +53,35 @@ def test_what_cannot_be_read_is_a_value_error(engine: Engine, grammar: str) -> N
         gbnf_to_lark(grammar, engine.tokenizer.token_id)
 
 
+@pytest.mark.parametrize("opening", ["[", '"\\', '["', "[\\", "<a", "!<"])
+def test_what_never_ends_is_looked_through_once(opening: str) -> None:
+    begun = process_time()
+    assert tokens_in(opening * 30_000, lambda _: 1) == {}
+    assert process_time() - begun < 1
+
+
+def test_a_reason_that_quotes_a_long_text_keeps_its_end() -> None:
+    begun, what = process_time(), "regex parse error:"
+    reason = f"{what}\n    {what * 50_000}\n    ^\nerror: look-around is not supported"
+    assert one_line(reason) == f"{what} look-around is not supported"
+    assert len(one_line(what * 50_000)) <= 300
+    assert process_time() - begun < 1
+
+
 def test_a_schema_may_be_an_object_or_text() -> None:
     schema = {"type": "array", "items": {"type": "number"}}
     assert Grammar.json_schema(schema) == Grammar(
         "json_schema", '{"type": "array", "items": {"type": "number"}}'
     )
     assert Grammar.json_schema(True).source == "true"
+
+
+def test_samples_of_arguments_are_short() -> None:
+    long = {"$ref": "#/$defs/long"}
+    properties = {"a": long, "b": long, "c": {"enum": ["short"]}}
+    schema = {"properties": properties, "$defs": {"long": {"enum": ["x" * 1000]}}}
+    tool = {"function": {"name": "f", "parameters": schema}}
+    assert sample_arguments(tool) == {"a": "x", "b": "x", "c": "short"}
 
 
 @pytest.mark.parametrize("source", ["", "{", '["a"]', "3", "[" * 100_000])

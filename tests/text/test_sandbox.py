@@ -20,6 +20,7 @@ from akunu_py.text.sandbox import (
     Guide,
     Trial,
     TrialProcess,
+    finds_nothing,
     gbnf_to_lark,
     runs_away,
     try_out,
@@ -96,6 +97,14 @@ def test_only_some_may_wait(process: TrialProcess) -> None:
     for thread in threads:
         thread.join()
     assert validate(as_grammar({"const": "another"})) == (False, [])
+
+
+def test_a_pattern_that_python_cannot_leave_finds_nothing(process: TrialProcess) -> None:
+    assert not finds_nothing("(?:(?:(?:){9999}){9999}){9999}")
+    assert not finds_nothing("(")
+    assert not finds_nothing("^a")
+    assert finds_nothing("a*")
+    assert process.starts == 2
 
 
 def test_rules_that_double_are_refused(process: TrialProcess) -> None:

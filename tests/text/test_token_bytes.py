@@ -1,5 +1,6 @@
 """The bytes of every id, however a tokenizer spells it; and a lower bound on a text's tokens."""
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from akunu_py.errors import ContextOverflowError
 from akunu_py.model.loading import load_tokenizer
-from akunu_py.text.tokenizer import PieceLengths, TokenBytes
+from akunu_py.text.tokenizer import PieceLengths, TokenBytes, any_of
 
 EMBER = load_tokenizer("ember")
 BOUND = PieceLengths(map(EMBER.token_bytes.of, range(len(EMBER.wrapped))))
@@ -57,6 +58,22 @@ def test_no_text_has_fewer_tokens(text: str) -> None:
 @pytest.mark.parametrize("text", [" " * 32 * 50, "<|fim_prefix|>" * 50])
 def test_the_bound_holds_for_texts_of_the_longest_entries(text: str) -> None:
     assert BOUND.least_tokens(text) <= len(EMBER.encode(text, special_tokens=False)) == 50
+
+
+@given(st.lists(st.text() | st.just("<|im_end|>"), min_size=1, max_size=5))
+def test_each_part_of_a_cut_text_is_encoded_on_its_own(texts: list[str]) -> None:
+    parts = [text.replace("\ufdd0", "") for text in texts]
+    EMBER.encode_plain("leaves the tokenizer in another state")
+    alone = [token for part in parts for token in EMBER.encode(part, special_tokens=False)]
+    assert EMBER.encode("\ufdd0".join(parts), special_tokens=False) == alone
+
+
+@given(st.sets(st.text("ab|<", min_size=1, max_size=5)), st.text("ab|<", max_size=40))
+def test_any_of_some_words_is_the_longest_of_them(words: set[str], text: str) -> None:
+    longest = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    found = re.finditer(any_of(words) or r"(?!)", text)
+    expected = re.finditer(longest or r"(?!)", text)
+    assert [one.span() for one in found] == [one.span() for one in expected]
 
 
 def test_a_text_that_is_far_too_long_is_not_encoded() -> None:

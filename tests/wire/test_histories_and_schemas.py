@@ -160,7 +160,7 @@ def test_a_bad_schema_loosens_no_other(live: LiveServer, name: str) -> None:
          "`output_config.format.schema` must be a JSON schema."),
         ("/v1/messages", {"tool_choice": {"type": "tool"}}, "`tool_choice.name` is missing."),
         ("/completion", {"prompt": "a", "stop": 5},
-         "`stop` must be a string, or a list of strings."),
+         "`stop` must be a string, or a list of strings, not a number."),
         ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "a"}]},
          "`messages` must have one before the message to continue."),
         ("/v1/chat/completions",
