@@ -22,7 +22,7 @@ from akunu_py.edits.reading import FORMATS
 from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import EditError
 from akunu_py.events import Completion, Event
-from akunu_py.server.body import Body
+from akunu_py.server.body import MAX_NAME, Body
 from akunu_py.server.conversation import some_messages
 from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.errors import ApiError
@@ -31,6 +31,7 @@ from akunu_py.server.service import Job, Service
 from akunu_py.server.wire import Endpoint, JobAnswer, Reply, finish_word, new_id, sse
 
 _DIALECT: Final = replace(OPENAI, temperature=0.0)
+_LONGEST_INSTRUCTION: Final = 1 << 16
 _MOST_PARTS: Final = 16
 _MORPH: Final = re.compile(
     r"(?=.*</update>\Z)(?>(?:<instructions?>(.*?)</instructions?>\s*)?<code>)"
@@ -81,13 +82,16 @@ ENDPOINTS: Final = (
 
 
 def _wanted(body: Body, instruction: str, update: str = "") -> Wanted:
+    if len(instruction) > _LONGEST_INSTRUCTION:
+        body.refuse("instruction", f"is longer than {_LONGEST_INSTRUCTION} characters")
     answer_format = body.text("answer_format", default="auto")
     if answer_format not in ("auto", *FORMATS):
         body.refuse("answer_format", f"must be auto, {', '.join(FORMATS)}")
     lines = [one for one in body.values("lines", most=2) if type(one) is int]
     if body.has("lines") and len(lines) != 2:
         body.refuse("lines", "must be the numbers of the first and the last line")
-    span, function = (lines[0], lines[1]) if lines else None, body.text("function", default=None)
+    span = (lines[0], lines[1]) if lines else None
+    function = body.text("function", default=None, longest=MAX_NAME)
     if span and function is not None:
         body.refuse("function", "does not go with `lines`; name one of them")
     return Wanted(instruction, span, function, answer_format, update)

@@ -46,6 +46,8 @@ _LOOK_S: Final = 0.05
 _MOST_WAITING: Final = 64
 """More new grammars than honest clients send at once: each takes some milliseconds."""
 _KEPT: Final = 256
+_MOST_KEPT_BYTES: Final = 1 << 16
+"""Of an outcome: a grammar, or a reason, which may quote the client."""
 _NICENESS: Final = 10
 _FIRST_MASK_S: Final = 0.05
 """Masks are computed between forward passes, of which they would take as much as a few."""
@@ -159,15 +161,17 @@ class TrialProcess:
             with self.lock:
                 if key in self._known:
                     return self._known[key]
-                found = self._ask(asked, guide)
-                self._known[key] = found
+                answer = self._ask(asked, guide)
+                found = pickle.loads(answer)
+                if len(answer) <= _MOST_KEPT_BYTES:
+                    self._known[key] = found
                 if len(self._known) > _KEPT:
                     self._known.popitem(last=False)
                 return found
         finally:
             self.waiting -= 1
 
-    def _ask(self, asked: bytes, guide: Guide | None) -> Any:
+    def _ask(self, asked: bytes, guide: Guide | None) -> bytes:
         left, until = CLIENT_LEFT.get(), perf_counter() + _WALL_S
         _check_client(left)
         link = self._linked(guide)
@@ -177,13 +181,13 @@ class TrialProcess:
                 _check_client(left)
                 if perf_counter() > until:
                     raise QueueFullError("The machine is too busy for new grammars; try again.")
-            return link.recv()
+            return link.recv_bytes()
         except (EOFError, OSError):  # it has ended
             assert self._process is not None
             if self._process.wait() in _BY_OTHERS:
                 raise QueueFullError("The trial of a grammar was interrupted; try again.") from None
             self.close()
-            return None
+            return pickle.dumps(None)
         except BaseException:
             self.close()
             raise

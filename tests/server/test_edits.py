@@ -115,6 +115,12 @@ def test_what_is_wrong_is_told_and_changes_nothing(
         ("/v1/edits", {"input": 1}, "`input` must be a string, not a number."),
         ("/v1/edits", {"format": "html"}, "`format` must be whole or diff."),
         ("/v1/edits", {"answer_format": "x"}, "`answer_format` must be auto, whole, blocks, diff."),
+        (
+            "/v1/edits",
+            {"instruction": "a" * 65_537},
+            "`instruction` is longer than 65536 characters.",
+        ),
+        ("/v1/edits", {"function": "a" * 4097}, "`function` is longer than 4096 characters."),
         ("/v1/edits", {"path": "a\0b"}, "`path` must be printable."),
         ("/v1/edits", {"language": "../x"}, "`language` must be a word."),
         ("/v1/edits", {"lines": [1]}, "`lines` must be the numbers of the first and the last"),

@@ -177,6 +177,13 @@ def test_a_trial_that_somebody_else_ends_condemns_nothing(process: TrialProcess)
     assert validate(as_grammar({"type": "string"})) == (False, [])
 
 
+def test_an_outcome_that_quotes_the_client_at_length_is_not_kept(process: TrialProcess) -> None:
+    wrong, (reason,) = validate(as_grammar({"type": "string", "pattern": "(?=x)" + "y" * 100_000}))
+    assert wrong
+    assert len(reason) > 100_000
+    assert not process._known
+
+
 def test_many_choices_can_be_followed(shared_engine: Engine) -> None:
     texts = " | ".join(json.dumps(f"{number}") for number in range(3000))
     options = shared_engine.compile(Options(grammar=Grammar("lark", f"start: {texts}")))
