@@ -27,7 +27,7 @@ from akunu_py.server.conversation import (
     some_messages,
 )
 from akunu_py.server.conversation import count_tokens as count
-from akunu_py.server.dialect import OPENAI, read_options
+from akunu_py.server.dialect import OPENAI, read_effort, read_options
 from akunu_py.server.errors import ApiError
 from akunu_py.server.grammars import read_format
 from akunu_py.server.service import Service
@@ -168,8 +168,7 @@ def _read(service: Service, body: Body) -> ChatJob:
     tools = _read_tools(body)
     thinking = body.object("thinking").text("type", default=None)
     budget = body.object("thinking").integer("budget_tokens", default=None, least=1)
-    effort = body.object("output_config").text("effort", default=None)
-    settings: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    settings = read_effort(body.object("output_config"))
     settings |= {} if thinking is None else {"enable_thinking": thinking != "disabled"}
     tokenizer, messages = service.engine.tokenizer, _read_messages(body)
     return ChatJob.begin(tokenizer, messages, options, tools, settings, budget=budget)

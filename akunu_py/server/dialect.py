@@ -6,6 +6,7 @@ listed, tokens are sampled at a temperature of 1.
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -83,6 +84,7 @@ _MAX_ECHO: Final = 4 << 20
 _MAX_SAMPLERS: Final = 64
 _MAX_STOPS: Final = 64
 _MAX_STOP_LENGTH: Final = 512
+_MAX_EFFORT: Final = 16
 _MAX_BIASES: Final = 1024
 _MAX_BIASED: Final = 4096
 """The most characters of all texts with a bias, and of the tokens that they stand for."""
@@ -328,6 +330,16 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
             body.refuse(name, "must give each token a number, or false")
         biases += [(each, float(bias)) for each in tokens]
     return tuple(biases)
+
+
+def read_effort(body: Body, name: str = "effort") -> dict[str, Any]:
+    """How much to reason, as a variable of chat templates; each model has its own words for it."""
+    effort = body.text(name, default=None)
+    if effort is None:
+        return {}
+    if not re.fullmatch(rf"[\w-]{{1,{_MAX_EFFORT}}}", effort):
+        body.refuse(name, f"must be a word of at most {_MAX_EFFORT} characters")
+    return {"reasoning_effort": effort}
 
 
 def _read_project(body: Body, memory: Memory) -> str | None:

@@ -17,7 +17,7 @@ from akunu_py.server.conversation import (
     read_offered_tools,
     select_tools,
 )
-from akunu_py.server.dialect import OPENAI, read_logprobs, read_options
+from akunu_py.server.dialect import OPENAI, read_effort, read_logprobs, read_options
 from akunu_py.server.grammars import read_format
 from akunu_py.server.openai import Choice, respond
 from akunu_py.server.service import Service
@@ -25,9 +25,6 @@ from akunu_py.server.wire import Endpoint, described_logprobs, finish_word
 from akunu_py.text.answer_parser import Block
 from akunu_py.text.tokenizer import TokenBytes, reserved_names
 from akunu_py.tokens import TokenLogprob
-
-_MAX_EFFORT_LENGTH: Final = 16
-"""The most characters of a `reasoning_effort`; each model has its own words for it."""
 
 
 def read_chat(service: Service, body: Body) -> ChatJob:
@@ -158,8 +155,4 @@ def _read_template_settings(body: Body) -> dict[str, Any]:
     given = body.object("chat_template_kwargs")
     given.flag("enable_thinking", default=None)  # refuses what is not a flag
     names = {name for name in given.names() if given.has(name)} - reserved_names()
-    settings = {name: given.any(name) for name in names}
-    effort = body.text("reasoning_effort", default=None)
-    if effort is not None:
-        settings["reasoning_effort"] = effort[:_MAX_EFFORT_LENGTH]
-    return settings
+    return {name: given.any(name) for name in names} | read_effort(body, "reasoning_effort")

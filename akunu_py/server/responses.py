@@ -32,7 +32,7 @@ from akunu_py.server.conversation import (
     read_offered_tools,
     select_tools,
 )
-from akunu_py.server.dialect import OPENAI, read_options
+from akunu_py.server.dialect import OPENAI, read_effort, read_options
 from akunu_py.server.errors import ApiError, NotFoundError
 from akunu_py.server.grammars import read_format
 from akunu_py.server.pool import Pool
@@ -138,8 +138,7 @@ def _read(service: Service, body: Body) -> tuple[ChatJob, dict[str, str]]:
     messages = _read_input(body)
     instructions = body.text("instructions", default=None)
     opening = [{"role": "system", "content": instructions}] if instructions else []
-    effort = body.object("reasoning").text("effort", default=None)
-    settings = {} if effort is None else {"reasoning_effort": effort}
+    settings = read_effort(body.object("reasoning"))
     ways = [merged([*opening, *messages])]  # with fewer and fewer turns, if it may be truncated
     while truncation == "auto" and (rest := _without_oldest(ways[-1])):
         ways.append(rest)
