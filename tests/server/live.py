@@ -208,8 +208,11 @@ class HeldEngine:
     def load(self) -> Engine:
         engine = akunu_py.load(akunu_py.ModelOptions(str(self._model), **self._settings))
         model: Any = engine.model
-        forward = model.forward
+        model.forward = self._held(model.forward)
+        model.forward_batch = self._held(model.forward_batch)
+        return engine
 
+    def _held(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         def held_forward(*arguments: Any) -> Any:
             if self._left == 0:
                 self._reached.set()
@@ -217,8 +220,7 @@ class HeldEngine:
             self._left -= 1
             return forward(*arguments)
 
-        model.forward = held_forward
-        return engine
+        return held_forward
 
     def hold(self, *, after: int) -> None:
         """Holds the engine after this many more forwards."""
