@@ -60,10 +60,10 @@ class Guesser(Protocol):
 
 
 class Chain:
-    """The guesses of a network for one request. `step_s` is the usual seconds of a guess, 0 before
-    the first; `draft_s` the seconds of those for the last draft, where the first guess of a
-    request, which reads the prompt, counts as a usual one; `spent_s` the seconds of all since it
-    was set to 0.
+    """The guesses of a network for one request. `step_s` is how long a guess usually takes, in
+    seconds; 0 before the first. `draft_s` is how long the guesses for the last draft took, and
+    `spent_s` how long all guesses took since it was set to 0. The first guess of a request reads
+    the prompt, so `draft_s` counts it as a usual one, and `step_s` does not learn from it.
     """
 
     def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:

@@ -175,7 +175,7 @@ def _most(limit: int, fits: Callable[[int], bool]) -> int:
 
 
 def _concerned(sections: Sequence[str], instruction: str) -> list[int]:
-    """The numbers of the sections that `windows` finds."""
+    """The numbers of the sections that an instruction concerns; see `windows`."""
     quoted = {_marked(next(filter(None, found))) for found in _QUOTED.findall(instruction)}
     if len(quoted) * sum(map(len, sections)) > _MOST_COMPARED:
         raise EditError(

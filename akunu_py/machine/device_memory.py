@@ -22,8 +22,9 @@ MORE_MEMORY: Final = (
 """How a user gets more memory, as part of a sentence."""
 _MOST_FREED_BYTES: Final = 2 << 30
 _MALLOC_BOUNDS: Final = {-8: 2, -3: 4 << 20}
-"""glibc's `M_ARENA_MAX` and `M_MMAP_THRESHOLD` (its malloc.h). By default, there are eight arenas
-per core, and once large memory was freed, as much is kept in them."""
+"""glibc's `M_ARENA_MAX` and `M_MMAP_THRESHOLD`, in bytes (numbers from its malloc.h). By default,
+there are eight arenas per core, and pieces of up to 32 MiB are kept in them once such were freed.
+Larger pieces are mapped one by one, and return to the system when they are freed."""
 _NO_PRESSURE: Final = 1
 """The level at which macOS neither warns (2) nor ends processes (4)."""
 _LEAST_FREE_SHARE: Final = 1 / 32

@@ -34,7 +34,7 @@ from akunu_py.server import (
     openai_chat,
     responses,
 )
-from akunu_py.server.body import MAX_NAME, Body, read_keep_alive
+from akunu_py.server.body import MAX_PATH, Body, read_keep_alive
 from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.grammars import GRAMMAR_FIELDS
 from akunu_py.server.middleware import (
@@ -207,8 +207,8 @@ class _Path:
         is_long = len(raw) > _QUICKLY_READ or raw.count(b",") > _FEW_COMMAS
         is_long = is_long or any(one.is_encoding for one in self._pool.services)
         if not raw:
-            if len(scope["query_string"]) > MAX_NAME:
-                sentence = f"The query after the path is longer than {MAX_NAME} bytes."
+            if len(scope["query_string"]) > MAX_PATH:
+                sentence = f"The query after the path is longer than {MAX_PATH} bytes."
                 raise ApiError(HTTPStatus.REQUEST_URI_TOO_LONG, sentence)
             query = QueryParams(scope["query_string"])
             body = Body({name: query[name] for name in query if name == "model"})
@@ -222,7 +222,7 @@ class _Path:
             await response(scope, receive, send)
             return
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
-        asked = body.text(*named, default="", longest=MAX_NAME)
+        asked = body.text(*named, default="", longest=MAX_PATH)
         async with self._pool.using(asked, read_keep_alive(body), endpoint.check) as seat:
             scope[MODEL] = seat.model.name
             try:

@@ -15,8 +15,8 @@ from akunu_py.server.errors import BodyError
 
 D = TypeVar("D")
 
-MAX_NAME: Final = 4096
-"""The most characters of the name of a model, a file or a field; the longest are paths."""
+MAX_PATH: Final = 4096
+"""The most characters of the name of a model, a file or a function, which may be a path."""
 _MAX_CHARACTERS: Final = 4 << 20
 """The most characters of all texts of a body, including files around a gap: encoding takes about a
 second per million, and cannot be interrupted."""

@@ -24,7 +24,7 @@ from akunu_py.options import (
     Options,
     Sampling,
 )
-from akunu_py.server.body import MAX_NAME, Body
+from akunu_py.server.body import MAX_PATH, Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.grammars import read_grammar
 from akunu_py.server.service import Job, Service
@@ -347,10 +347,10 @@ def _read_project(body: Body, memory: Memory) -> str | None:
     its last name; any other is an ApiError, whether or not it exists. None means all projects, an
     empty text none. Without the field, a file in `input_extra` stands for its project.
     """
-    given = body.text("project", default=None, longest=MAX_NAME)
+    given = body.text("project", default=None, longest=MAX_PATH)
     if given is None:
         extras = body.objects("input_extra")
-        names = [extra.text("filename", default="", longest=MAX_NAME) for extra in extras]
+        names = [extra.text("filename", default="", longest=MAX_PATH) for extra in extras]
         paths = [Path(os.path.normpath(name)) for name in names]
         within = (key for path in paths for key in memory.projects if path.is_relative_to(key))
         return next(within, None)

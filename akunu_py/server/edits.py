@@ -22,7 +22,7 @@ from akunu_py.edits.reading import FORMATS
 from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import EditError
 from akunu_py.events import Completion, Event
-from akunu_py.server.body import MAX_NAME, Body
+from akunu_py.server.body import MAX_PATH, Body
 from akunu_py.server.conversation import some_messages
 from akunu_py.server.dialect import OPENAI, read_options
 from akunu_py.server.errors import ApiError
@@ -91,7 +91,7 @@ def _wanted(body: Body, instruction: str, update: str = "") -> Wanted:
     if body.has("lines") and len(lines) != 2:
         body.refuse("lines", "must be the numbers of the first and the last line")
     span = (lines[0], lines[1]) if lines else None
-    function = body.text("function", default=None, longest=MAX_NAME)
+    function = body.text("function", default=None, longest=MAX_PATH)
     if span and function is not None:
         body.refuse("function", "does not go with `lines`; name one of them")
     return Wanted(instruction, span, function, answer_format, update)

@@ -26,7 +26,8 @@ sooner: if the server closes first, a client may be writing its next request at 
 _FRAMING_BYTES: Final = 64 << 10
 """The most bytes of a request besides its body: its head, its trailers, and the sizes of chunks."""
 _BODY_PER_FRAMING: Final = 8
-"""So many bytes of a body allow one more, so that large bodies may come in small chunks."""
+"""Another byte is allowed for this many bytes of a body: large bodies may come in small
+chunks."""
 _DISCARDED_BYTES: Final = 64 << 20
 """Most clients read the answer only after sending the whole body, even if it is refused."""
 _PARSED_AT_ONCE: Final = 4 << 10

@@ -17,7 +17,7 @@ from akunu_py.options import MAX_ALTERNATIVES, Options
 from akunu_py.package import __version__
 from akunu_py.prompt import PromptInput
 from akunu_py.rounds import Finish
-from akunu_py.server.body import MAX_NAME, Body
+from akunu_py.server.body import MAX_PATH, Body
 from akunu_py.server.dialect import (
     DEFAULT_SAMPLERS,
     FORBIDDEN,
@@ -120,7 +120,7 @@ def _respond(
 
 def _file(extra: Body) -> RepositoryFile:
     extra.require("text")
-    name = extra.text("filename", default="", longest=MAX_NAME)
+    name = extra.text("filename", default="", longest=MAX_PATH)
     return RepositoryFile(name, extra.text("text", default=""))
 
 

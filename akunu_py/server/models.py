@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.library import LocalModel, check_removable, plan, remove, short_count
-from akunu_py.server.body import MAX_NAME, Body
+from akunu_py.server.body import MAX_PATH, Body
 from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError, noted_error
 from akunu_py.server.pool import DEFAULT_NAME, Pool, Seat
 from akunu_py.server.settings import RECOMMENDED
@@ -80,7 +80,7 @@ def _list_models(pool: Pool, _: Body) -> Response:
 
 
 def _find_model(pool: Pool, path: Body) -> Response:
-    asked = path.text("model", default="", longest=MAX_NAME)
+    asked = path.text("model", default="", longest=MAX_PATH)
     model = pool.find_on_disk(asked)
     name = asked if asked in pool.names_of(model) else pool.names_of(model)[0]
     return JSONAnswer(_entry(pool, name, model))
@@ -233,7 +233,7 @@ def _tokenizer_of(model: LocalModel) -> Tokenizer:
 
 
 def _asked(pool: Pool, body: Body) -> LocalModel:
-    return pool.find_on_disk(body.text("model", "name", default="", longest=MAX_NAME))
+    return pool.find_on_disk(body.text("model", "name", default="", longest=MAX_PATH))
 
 
 def _pull(pool: Pool, body: Body) -> Response:
@@ -247,7 +247,7 @@ def _pull(pool: Pool, body: Body) -> Response:
 
 def _needed_name(body: Body) -> str:
     """The name in a request that must name a model: here, no name does not mean the first one."""
-    name = body.text("model", "name", default="", longest=MAX_NAME).removesuffix(":latest")
+    name = body.text("model", "name", default="", longest=MAX_PATH).removesuffix(":latest")
     if not name:
         body.refuse("model", "must name a model")
     if name == DEFAULT_NAME:

@@ -28,7 +28,7 @@ from akunu_py.text.json_schema import (
     unmet_in,
     value_kind,
 )
-from akunu_py.text.sandbox import finds_nothing
+from akunu_py.text.sandbox import matches_empty
 from akunu_py.text.tokenizer import any_of
 
 _TEMPLATE_STYLE: Final = {
@@ -338,7 +338,7 @@ def _may_be_empty(schema: Mapping[str, Any]) -> bool:
     pattern = schema.get("pattern")
     if schema.get("minLength") or not isinstance(pattern, str):
         return not schema.get("minLength")
-    return finds_nothing(pattern)
+    return matches_empty(pattern)
 
 
 def _containing(marks: Sequence[str]) -> str:

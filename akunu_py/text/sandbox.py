@@ -110,9 +110,9 @@ def gbnf_to_lark(grammar: str, tokens: Mapping[str, int]) -> str:
     return str(text)
 
 
-def finds_nothing(pattern: str) -> bool:
-    """Whether a pattern of a client finds a place in the empty text, as far as Python can tell."""
-    return bool(trial_process().run(_find_nothing, pattern))
+def matches_empty(pattern: str) -> bool:
+    """Whether a client's pattern matches the empty text, as far as Python can tell."""
+    return bool(trial_process().run(_match_empty, pattern))
 
 
 @cache
@@ -280,7 +280,7 @@ def _convert(
         return True, str(error)
 
 
-def _find_nothing(_tokenizer: None, pattern: str) -> bool:
+def _match_empty(_tokenizer: None, pattern: str) -> bool:
     try:
         return re.search(pattern, "") is not None
     except (re.error, RecursionError, OverflowError):
