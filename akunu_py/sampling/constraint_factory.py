@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 _KEPT_MATCHERS: Final = 4
 """Agents send the same tools with every request; a hundred of them take 0.1 s to compile."""
 _LARGE_S: Final = 0.2
-"""A grammar whose trial takes this long takes ten megabytes or more. Such grammars are compiled one
-at a time, and not kept for later requests."""
+_LARGE_CHARACTERS: Final = 1 << 18
+"""A grammar of this length, or whose trial takes this long, takes ten megabytes or more. Such
+grammars are compiled one at a time, and not kept for later requests."""
 _MOST_LARGE: Final = 8
 
 
@@ -103,7 +104,8 @@ class ConstraintFactory:
             trial = Trial("")
             if tries:
                 trial = try_out(guide, source)
-            reason, is_large = trial.reason, trial.seconds > _LARGE_S
+            reason = trial.reason
+            is_large = trial.seconds > _LARGE_S or len(source) > _LARGE_CHARACTERS
             if not reason:
                 with self._compiling_large if is_large else nullcontext():
                     if is_large and len(self._large) >= _MOST_LARGE:

@@ -126,11 +126,13 @@ def test_an_engine_compiles_what_others_send_with_care(
     assert process.starts == 1
 
 
+@pytest.mark.parametrize(("seconds", "characters"), [(1.0, 1 << 18), (0.0, 2)])
 def test_large_grammars_are_counted_while_they_are_held(
-    shared_engine: Engine, monkeypatch: pytest.MonkeyPatch
+    shared_engine: Engine, monkeypatch: pytest.MonkeyPatch, seconds: float, characters: int
 ) -> None:
     monkeypatch.setattr(constraint_factory, "_MOST_LARGE", 2)
-    monkeypatch.setattr(constraint_factory, "try_out", lambda *_: Trial("", seconds=1.0))
+    monkeypatch.setattr(constraint_factory, "_LARGE_CHARACTERS", characters)
+    monkeypatch.setattr(constraint_factory, "try_out", lambda *_: Trial("", seconds=seconds))
     model = shared_engine.model
     factory = ConstraintFactory(model.tokenizer, model.vocabulary_size)
 
