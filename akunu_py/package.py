@@ -41,12 +41,21 @@ def make_private(folder: Path) -> None:
         raise OSError(f"{why}; delete it, or choose another folder")
 
 
-def open_file(path: Path, *, own: bool = True) -> BinaryIO:
-    """Opens a regular file for reading, without following links or waiting for pipes. Raises an
-    OSError if it is not a regular file, or if it should be this user's `own` but others can write
-    to it.
+def open_file(path: Path, *, own: bool = True, below: Path | None = None) -> BinaryIO:
+    """Opens a regular file for reading, without waiting for pipes or following links: no link to
+    the file, and none in its path `below` a folder. Raises an OSError if it is not a regular file,
+    or if it should be this user's `own` but others can write to it.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = None if below is None else os.open(below, os.O_RDONLY | os.O_CLOEXEC)
+    for part in (path,) if below is None else path.relative_to(below).parts:
+        folder = handle
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            handle = os.open(part, flags, dir_fd=folder)
+        finally:
+            if folder is not None:
+                os.close(folder)
+    assert handle is not None
     found = os.fstat(handle)  # of the opened file: the path may name another one by now
     is_file = stat.S_ISREG(found.st_mode)
     if why := "it is not a regular file" if not is_file else _why_foreign(found) if own else "":

@@ -39,6 +39,13 @@ _HEAD: Final = 2000
 _LONGEST_LINE: Final = 400
 """Average characters per line; files with longer lines are made by programs."""
 
+_DEEPEST: Final = 64
+_SLOW_RULE: Final = re.compile(r"(?:\*[^/*]+){3}\*")
+_MOST_DOUBLE: Final = 3
+"""Bounds of the time that it takes to compare a path with a rule of `.gitignore`, which is a power
+of the length of a name, by the asterisks for parts of it, and of the depth, by those for folders.
+"""
+
 Rules = tuple[tuple[str, GitIgnoreSpec], ...]
 """The rules of the `.gitignore` files, outer folders first; each with the path of its folder, which
 is empty or ends with a slash."""
@@ -79,7 +86,7 @@ def source_files(
     yield from (SourceFile(root / name, name, 0, 0, is_named=True) for name in names)
     prefix, rules = _rules_above(root, left_out)
     waiting = [("", rules)]
-    while waiting:  # folders can be nested deeper than Python's calls
+    while waiting:
         name, rules = waiting.pop()
         folders, files = _listed(root, name, prefix, rules, left_out, but=names)
         yield from files
@@ -89,7 +96,7 @@ def source_files(
 def read_source(file: SourceFile, left_out: LeftOut) -> tuple[bytes, str] | None:
     """The content of a file and its text; None if it is left out."""
     try:
-        content = _content(file.path)
+        content = _content(file.path, file.name)
     except OSError as error:
         left_out.lines.append(f"{file.name} cannot be read: {error.strerror or error}.")
         return None
@@ -131,12 +138,15 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def _content(path: Path) -> bytes:
-    """The start of a file: `MAX_FILE_BYTES`, and one byte more if there are more.
+def _content(path: Path, name: str) -> bytes:
+    """The start of the file with this name in a project: `MAX_FILE_BYTES`, and one byte more if
+    there are more.
 
-    The file may have changed since it was listed, so this follows no link and waits for no pipe.
+    It and its folders may have changed since they were listed, so this follows no link to them and
+    waits for no pipe.
     """
-    with open_file(path, own=False) as file:
+    project = path.parents[name.count("/")]
+    with open_file(path, own=False, below=project) as file:
         return file.read(MAX_FILE_BYTES + 1)
 
 
@@ -157,7 +167,8 @@ def _rules_above(root: Path, left_out: LeftOut) -> tuple[str, Rules]:
 
 def _rules_of(top: Path, name: str, left_out: LeftOut) -> Rules:
     try:
-        content = _content(top / name / ".gitignore").decode("utf-8-sig", "replace")
+        own = f"{name}.gitignore"
+        content = _content(top / own, own).decode("utf-8-sig", "replace")
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -167,8 +178,11 @@ def _rules_of(top: Path, name: str, left_out: LeftOut) -> Rules:
     for line in content.split("\n"):
         try:
             GitIgnoreSpec.from_lines([line])
+            if _SLOW_RULE.search(line) or line.count("**") > _MOST_DOUBLE:
+                raise ValueError
         except (ValueError, re.error):
-            left_out.lines.append(f"A line of {name}.gitignore is invalid: {line[:80]}")
+            what = "is invalid, or has too many asterisks"
+            left_out.lines.append(f"A line of {own} {what}: {line[:80]}")
         else:
             lines.append(line)
     return ((name, GitIgnoreSpec.from_lines(lines)),)
@@ -181,6 +195,9 @@ def _listed(
     files, except those in `but`. `rules` are those of the folders above, for paths that start with
     the `prefix`."""
     folders, files = [], []
+    if name.count("/") > _DEEPEST:
+        left_out.lines.append(f"{name} is left out: it is more than {_DEEPEST} folders deep.")
+        return [], []
     try:
         entries = sorted(os.scandir(root / name), key=lambda entry: entry.name)
     except OSError as error:

@@ -167,7 +167,9 @@ def test_a_part_of_a_git_project_obeys_the_files_above_it(tmp_path: Path) -> Non
     assert listed(tmp_path / "whole") == {"a.py"}  # somebody asked for it
 
 
-@pytest.mark.parametrize("line", ["!", "foo\\", "[z-a]", "caf\xe9", "\ufeff#"])
+@pytest.mark.parametrize(
+    "line", ["!", "foo\\", "[z-a]", "caf\xe9", "\ufeff#", "*a*a*a*b", "**/" * 4]
+)
 def test_a_line_that_makes_no_sense_does_not_make_others_void(tmp_path: Path, line: str) -> None:
     ignoring = f"{line}\nhidden.txt\n".encode("latin-1" if line == "caf\xe9" else "utf-8")
     (tmp_path / ".gitignore").write_bytes(ignoring)
@@ -189,18 +191,24 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert left_out.lines == [".gitignore cannot be read: it is not a regular file."]
 
 
-@pytest.mark.parametrize("change", ["link", "pipe", "grown"])
+@pytest.mark.parametrize("change", ["link", "link to its folder", "pipe", "grown"])
 def test_a_file_that_became_something_else_is_left_out(tmp_path: Path, change: str) -> None:
-    path, left_out = tmp_path / "a.py", LeftOut()
+    path, left_out = tmp_path / "folder" / "a.py", LeftOut()
+    path.parent.mkdir()
     path.write_text("x = 1\n")
     (file,) = source_files(tmp_path, left_out)
-    path.unlink()
+    if change == "link to its folder":
+        path.parent.rename(tmp_path / "outside")
+        path.parent.symlink_to(tmp_path / "outside")
+        assert path.exists()
+    else:
+        path.unlink()
     if change == "link":
         (tmp_path / "outside").write_text("private\n")
         path.symlink_to(tmp_path / "outside")
     elif change == "pipe":
         os.mkfifo(path)
-    else:
+    elif change == "grown":
         path.write_text("x = 1\n" * MAX_FILE_BYTES)
     assert read_source(file, left_out) is None
     assert left_out.lines or left_out.counts == {"huge": 1}
@@ -223,7 +231,7 @@ def test_names_that_are_no_text_are_left_out(store: MemoryStore, tmp_path: Path)
         project_folder(odd)
 
 
-def test_folders_may_be_nested_deeper_than_calls(tmp_path: Path) -> None:
+def test_folders_that_are_nested_too_deeply_are_left_out(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     for _ in range(1200):
         os.mkdir("a", dir_fd=folder)
@@ -233,7 +241,10 @@ def test_folders_may_be_nested_deeper_than_calls(tmp_path: Path) -> None:
     with open(os.open("x.py", os.O_CREAT | os.O_WRONLY, dir_fd=folder), "w") as file:
         file.write("x = 1\n")
     os.close(folder)
-    assert listed(tmp_path) == {f"{'a/' * 1200}x.py"}
+    (tmp_path / "a" / "y.py").write_text("x = 1\n")
+    left_out = LeftOut()
+    assert listed(tmp_path, left_out) == {"a/y.py"}
+    assert left_out.lines == [f"{'a/' * 65} is left out: it is more than 64 folders deep."]
     subprocess.run(["rm", "-r", tmp_path / "a"], check=True)  # pytest's way is a recursion
 
 
