@@ -61,6 +61,11 @@ def folder_for_weights(folder: Path) -> None:
     (folder / "model.safetensors").mkdir()
 
 
+def pipe(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+
+
 def own_code(folder: Path) -> None:
     change_config(folder, model_file="evil.py")
 
@@ -99,6 +104,10 @@ def own_code(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "does not load"),
         (without_a_shard, "has no model-00002-of-00002.safetensors, a part of its weights"),
         (folder_for_weights, "model.safetensors is not a file"),
+        (lambda folder: pipe(folder, "config.json"), "cannot be read: it is not a regular file"),
+        (lambda folder: pipe(folder, "tokenizer.json"), "tokenizer.json is not a regular file"),
+        (lambda folder: pipe(folder, "chat_template.jinja"), "is not a regular file"),
+        (lambda folder: os.truncate(folder / "config.json", 1 << 25), "has more than 16 MiB"),
     ],
 )
 def test_a_broken_model_is_one_sentence(

@@ -39,6 +39,8 @@ _HEAD: Final = 2000
 _LONGEST_LINE: Final = 400
 """Average characters per line; files with longer lines are made by programs."""
 
+_MOST_RULES: Final = 1 << 16
+"""Of characters: each path is compared with each rule."""
 _DEEPEST: Final = 64
 _SLOW_RULE: Final = re.compile(r"(?:\*[^/*]+){3}\*")
 _MOST_DOUBLE: Final = 3
@@ -173,6 +175,9 @@ def _rules_of(top: Path, name: str, left_out: LeftOut) -> Rules:
         return ()
     except OSError as error:
         left_out.lines.append(f"{name}.gitignore cannot be read: {error.strerror or error}.")
+        return ()
+    if len(content) > _MOST_RULES:
+        left_out.lines.append(f"{own} is left out: it has more than {_MOST_RULES} characters.")
         return ()
     lines = []
     for line in content.split("\n"):

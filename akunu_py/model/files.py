@@ -9,10 +9,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from akunu_py.errors import ModelLoadError, ModelNotFoundError
 from akunu_py.options import BUNDLED_MODEL
+from akunu_py.package import open_file
 
 _TOKENIZER_FILES: Final = (
     "tokenizer*", "tokenization*.py", "vocab*", "merges.txt", "added_tokens.json",
@@ -32,6 +33,20 @@ CONTEXT_KEYS: Final = (
     "model_max_length", "max_context_length",
 )  # fmt: skip
 FALLBACK_CONTEXT: Final = 4096
+_MOST_JSON_BYTES: Final = 16 << 20
+"""Of a description; that of the parts of the largest models takes some megabytes."""
+_LONGEST_REVISION: Final = 256
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a model holds. Raises an OSError or a ValueError if it cannot be read, is
+    no regular file, or is too large; links are followed, because the hub's cache consists of them.
+    """
+    with open_file(Path(os.path.realpath(path)), own=False) as file:
+        content = file.read(_MOST_JSON_BYTES + 1)
+    if len(content) > _MOST_JSON_BYTES:
+        raise ValueError(f"it has more than {_MOST_JSON_BYTES >> 20} MiB")
+    return json.loads(content)
 
 
 def bundled_model() -> Path:
@@ -81,7 +96,8 @@ def cached_model(name: str) -> Path | None:
     """The copy of `owner/name` in the hub's cache, perhaps incomplete; None if there is none."""
     repository = hub_cache() / f"models--{name.replace('/', '--')}"
     with suppress(OSError):
-        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+        with open_file(repository / "refs" / "main", own=False) as file:
+            revision = file.read(_LONGEST_REVISION).decode(errors="replace").strip()
         folder = repository / "snapshots" / revision
         return folder if (folder / "config.json").exists() else None
     return None
@@ -108,7 +124,7 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     folder = from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
     wanted = [WEIGHTS]
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        index = read_json(folder / _INDEX)
         wanted = sorted({file for part, file in index["weight_map"].items() if is_part(part)})
     if any((folder / file).exists() for file in HEAD_FILES) or not wanted:
         return folder
@@ -134,7 +150,7 @@ def weight_bytes(folder: Path) -> int:
 def fault_of_weights(folder: Path) -> str | None:
     """What is visibly wrong with the files of a model's weights, as a sentence."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        index = read_json(folder / _INDEX)
         for name in sorted(set(index["weight_map"].values())):
             if not (folder / name).exists():
                 return f"{folder} has no {name}, a part of its weights; download the model again."
@@ -175,7 +191,7 @@ def is_hub_name(name: str) -> bool:
 def _checked(folder: Path) -> Path:
     config = folder / "config.json"
     try:
-        settings = json.loads(config.read_text(encoding="utf-8"))
+        settings = read_json(config)
     except FileNotFoundError:
         raise ModelLoadError(
             f"{folder} is not a model: it has no config.json. MLX does not load GGUF files; "
@@ -186,6 +202,9 @@ def _checked(folder: Path) -> Path:
         raise ModelLoadError(f"{config} cannot be read: {reason}.") from error
     if not isinstance(settings, dict):
         raise ModelLoadError(f"{config} is not a JSON object.")
+    for path in folder.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelLoadError(f"{path} is not a regular file.")
     return folder
 
 

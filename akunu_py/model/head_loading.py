@@ -5,7 +5,6 @@ Tensors of a checkpoint come out under one set of names for each step: `embeddin
 `hidden_norm`, `projection`, `norm`, `output` and `layers.N`.
 """
 
-import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from mlx import nn
 from mlx_lm import utils
 
 from akunu_py.errors import ModelLoadError
-from akunu_py.model.files import HEAD_FILES, WEIGHTS, find_head
+from akunu_py.model.files import HEAD_FILES, WEIGHTS, find_head, read_json
 from akunu_py.model.head import Body, Head, HeadStep
 
 _FP8_BLOCK: Final = 128
@@ -152,7 +151,7 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
 def _config_of(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
     except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}

@@ -8,6 +8,7 @@ network.
 
 import ast
 import json
+import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,16 +36,18 @@ from akunu_py.model.files import (
     is_hub_name,
     model_files,
     model_name,
+    read_json,
     weight_bytes,
 )
 from akunu_py.options import BUNDLED_MODEL
+from akunu_py.package import open_file
 
 _HEAD_KEYS: Final = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 _UNREADABLE: Final = (
     OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error,
 )  # fmt: skip
 _CACHE_NUMBER_BYTES: Final = 2
-_MOST_HEADER_BYTES: Final = 100 << 20
+_MOST_HEADER_BYTES: Final = 16 << 20
 _METADATA: Final = "__metadata__"
 _DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _NAMES: Final = {"LogitScore": r"(?i)qwen3-reranker", "Normalize": r"(?i)\bembed(dings?)?\b"}
@@ -154,7 +157,7 @@ class LocalModel:
         """The modules of sentence-transformers: the settings of each, by its name. mlx-lm's
         conversions lack the file, and are recognized by their own names."""
         with suppress(*_UNREADABLE):
-            found = json.loads((self.folder / "modules.json").read_text(encoding="utf-8"))
+            found = read_json(self.folder / "modules.json")
             paths = {one["type"].rpartition(".")[2]: self.folder / one["path"] for one in found}
             return {name: _json_object(path / "config.json") for name, path in paths.items()}
         end = self.name.rpartition("/")[2]
@@ -271,7 +274,7 @@ def _architectures() -> frozenset[str]:
 
 def _header(path: Path) -> dict[str, Any]:
     """The header of a weight file, by tensor."""
-    with path.open("rb") as file:
+    with open_file(Path(os.path.realpath(path)), own=False) as file:
         (length,) = struct.unpack("<Q", file.read(8))
         found: dict[str, Any] = json.loads(file.read(min(length, _MOST_HEADER_BYTES)))
     return found
@@ -291,7 +294,7 @@ def _weights_in(path: Path, bits: int | None) -> int:
 
 def _json_object(path: Path) -> dict[str, Any]:
     with suppress(*_UNREADABLE):
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json(path)
         if isinstance(found, dict):
             return found
     return {}

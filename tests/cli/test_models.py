@@ -1,6 +1,7 @@
 """`pull`, `list`, `show`, `rm` and `ps`, on a hub of this machine and in a cache of its own."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import akunu_py
 from akunu_py.__main__ import main
 from akunu_py.errors import ModelLoadError
 from akunu_py.model.files import find_model
-from akunu_py.model.library import LocalModel, local_models
+from akunu_py.model.library import LocalModel, all_local_models, local_models
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import ServerSettings
 from tests.hub import SHA, serve_hub
@@ -147,6 +148,17 @@ def test_an_incomplete_model_is_listed_and_not_offered(tmp_path: Path) -> None:
     assert "one" not in [model.name for model in local_models([strange.parent])]
     with pytest.raises(ModelLoadError):
         akunu_py.load(str(strange))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "modules.json"])
+def test_a_list_of_models_waits_for_no_pipe(tmp_path: Path, name: str) -> None:
+    folder = write_tiny_model(tmp_path / "one")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    (one,) = (model for model in all_local_models([tmp_path]) if model.name == "one")
+    assert one.parameters >= 0
+    assert one.precision
+    assert (one.why_not is None) == (name == "modules.json")
 
 
 def test_ollamas_library_pulls_lists_runs_and_deletes(

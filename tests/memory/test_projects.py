@@ -183,6 +183,14 @@ def test_a_mark_of_utf8_is_no_part_of_a_pattern(tmp_path: Path) -> None:
     assert not listed(tmp_path)
 
 
+def test_very_many_rules_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_text("hidden.txt\n" * 6_000)
+    (tmp_path / "hidden.txt").write_text("x")
+    left_out = LeftOut()
+    assert listed(tmp_path, left_out) == {"hidden.txt"}
+    assert left_out.lines == [".gitignore is left out: it has more than 65536 characters."]
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".gitignore")
     (tmp_path / "a.py").write_text("x = 1\n")
