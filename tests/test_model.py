@@ -107,7 +107,7 @@ def own_code(folder: Path) -> None:
         (lambda folder: pipe(folder, "config.json"), "cannot be read: it is not a regular file"),
         (lambda folder: pipe(folder, "tokenizer.json"), "tokenizer.json is not a regular file"),
         (lambda folder: pipe(folder, "chat_template.jinja"), "is not a regular file"),
-        (lambda folder: os.truncate(folder / "config.json", 1 << 25), "has more than 16 MiB"),
+        (lambda folder: os.truncate(folder / "config.json", 1 << 25), "has more than 4 MiB"),
     ],
 )
 def test_a_broken_model_is_one_sentence(

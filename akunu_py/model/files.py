@@ -33,19 +33,20 @@ CONTEXT_KEYS: Final = (
     "model_max_length", "max_context_length",
 )  # fmt: skip
 FALLBACK_CONTEXT: Final = 4096
-_MOST_JSON_BYTES: Final = 16 << 20
-"""Of a description; that of the parts of the largest models takes some megabytes."""
+_MOST_JSON_BYTES: Final = 4 << 20
+_MOST_INDEX_BYTES: Final = 64 << 20
+"""The list of the tensors of the largest models takes 10 MB."""
 _LONGEST_REVISION: Final = 256
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, most: int = _MOST_JSON_BYTES) -> Any:
     """What a JSON file of a model holds. Raises an OSError or a ValueError if it cannot be read, is
     no regular file, or is too large; links are followed, because the hub's cache consists of them.
     """
     with open_file(Path(os.path.realpath(path)), own=False) as file:
-        content = file.read(_MOST_JSON_BYTES + 1)
-    if len(content) > _MOST_JSON_BYTES:
-        raise ValueError(f"it has more than {_MOST_JSON_BYTES >> 20} MiB")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it has more than {most >> 20} MiB")
     return json.loads(content)
 
 
@@ -124,7 +125,7 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     folder = from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
     wanted = [WEIGHTS]
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index = read_json(folder / _INDEX)
+        index = read_json(folder / _INDEX, _MOST_INDEX_BYTES)
         wanted = sorted({file for part, file in index["weight_map"].items() if is_part(part)})
     if any((folder / file).exists() for file in HEAD_FILES) or not wanted:
         return folder

@@ -47,7 +47,7 @@ _UNREADABLE: Final = (
     OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error,
 )  # fmt: skip
 _CACHE_NUMBER_BYTES: Final = 2
-_MOST_HEADER_BYTES: Final = 16 << 20
+_MOST_HEADER_BYTES: Final = 4 << 20
 _METADATA: Final = "__metadata__"
 _DTYPES: Final = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _NAMES: Final = {"LogitScore": r"(?i)qwen3-reranker", "Normalize": r"(?i)\bembed(dings?)?\b"}

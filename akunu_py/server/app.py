@@ -35,7 +35,13 @@ from akunu_py.server import (
     responses,
 )
 from akunu_py.server.body import MAX_PATH, Body, read_keep_alive
-from akunu_py.server.errors import ApiError, NotFoundError, UnavailableError, noted_error
+from akunu_py.server.errors import (
+    ApiError,
+    NotFoundError,
+    UnavailableError,
+    load_error,
+    noted_error,
+)
 from akunu_py.server.grammars import GRAMMAR_FIELDS
 from akunu_py.server.middleware import (
     BODY,
@@ -257,10 +263,8 @@ class _Path:
             if loading.cancelled():
                 raise UnavailableError(SHUTTING_DOWN) from None
             raise
-        except ModelLoadError as error:  # clients must not learn where a model is
-            sentence = str(error).replace(str(seat.model.folder), seat.model.name)
-            status = HTTPStatus.INTERNAL_SERVER_ERROR
-            raise ApiError(status, sentence, "server_error") from error
+        except ModelLoadError as error:
+            raise load_error(error, seat.model) from error
 
     async def _answer(
         self, endpoint: Endpoint, service: Service, body: Body, *, is_long: bool

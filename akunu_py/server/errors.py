@@ -15,11 +15,13 @@ from akunu_py.errors import (
     EditError,
     EngineClosedError,
     InvalidRequestError,
+    ModelLoadError,
     ModelNotFoundError,
     QueueFullError,
     UnreadableRequestError,
     shortened,
 )
+from akunu_py.model.library import LocalModel
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +102,12 @@ _ENGINE_ERRORS: Final = (
     (AkunuError, HTTPStatus.INTERNAL_SERVER_ERROR, "server_error", None),
 )
 """The first row whose class matches an error decides."""
+
+
+def load_error(error: ModelLoadError, model: LocalModel) -> ApiError:
+    """The error that a client sees if a model does not load: without the path of its folder."""
+    sentence = str(error).replace(str(model.folder), model.name)
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, sentence, "server_error")
 
 
 def noted_error(scope: MutableMapping[str, Any], error: Exception) -> ApiError:

@@ -17,10 +17,18 @@ from typing import Any, Final, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.library import LocalModel, check_removable, plan, remove, short_count
 from akunu_py.server.body import MAX_PATH, Body
-from akunu_py.server.errors import RETRY, ApiError, NotFoundError, UnavailableError, noted_error
+from akunu_py.server.errors import (
+    RETRY,
+    ApiError,
+    NotFoundError,
+    UnavailableError,
+    load_error,
+    noted_error,
+)
 from akunu_py.server.pool import DEFAULT_NAME, Pool, Seat
 from akunu_py.server.settings import RECOMMENDED
 from akunu_py.server.wire import (
@@ -229,7 +237,10 @@ def _tokenizer_of(model: LocalModel) -> Tokenizer:
     find_backend()  # before MLX is imported
     from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415  (imports MLX)
 
-    return load_tokenizer(model.asked)
+    try:
+        return load_tokenizer(model.asked)
+    except ModelLoadError as error:
+        raise load_error(error, model) from error
 
 
 def _asked(pool: Pool, body: Body) -> LocalModel:

@@ -250,6 +250,8 @@ def _read_format(body: Body) -> Grammar | None:
 def _read_think(body: Body, format_: AnswerFormat) -> dict[str, bool | str]:
     """`think` as chat template settings: true, false, or the effort as a word."""
     wanted = body.any("think")
+    if wanted and not format_.think_start:
+        body.refuse("think", "must be false or left out, as this model does not think")
     if isinstance(wanted, str):
         if wanted not in _EFFORTS:
             body.refuse("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")

@@ -250,6 +250,16 @@ def test_reasoning_is_separated_from_content(parrot: LiveServer) -> None:
     assert "".join(part["message"]["content"] for part in parts) == f"Let me see.{CALL}"
 
 
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_a_model_that_cannot_think_is_not_asked_to(live: LiveServer, path: str) -> None:
+    asked = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "stream": False}
+    for think in (True, "high"):
+        refused = live.post(path, asked | {"think": think})
+        assert refused.status_code == 400
+        assert "this model does not think" in refused.json()["error"]
+    assert live.post(path, asked | {"think": False}).status_code == 200
+
+
 def test_results_go_back_to_the_model(parrot: LiveServer) -> None:
     messages = [
         {"role": "user", "content": "What is in ä.py?"},

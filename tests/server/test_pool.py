@@ -184,6 +184,19 @@ def test_a_model_with_broken_files_hides_no_other(models: list[LocalModel], tmp_
             assert server.get(path).status_code == 200
 
 
+def test_clients_do_not_learn_where_a_broken_model_is(
+    models: list[LocalModel], tmp_path: Path
+) -> None:
+    folder = write_tiny_model(tmp_path / "private" / "odd")
+    (folder / "tokenizer.json").write_text("{")
+    odd = LocalModel("odd", folder)
+    with serve_pool(Pool(load, ServerSettings(), models[:1], others=lambda: [odd])) as server:
+        answer = server.post("/api/show", {"model": "odd"})
+    assert answer.status_code == 500
+    assert "tokenizer in odd does not load" in answer.text
+    assert str(tmp_path) not in answer.text
+
+
 def test_every_contract_lists_all_models(all_models: LiveServer) -> None:
     names = ["large-coder", "quick", "somebody/talker"]
     listed = all_models.get("/v1/models").json()
