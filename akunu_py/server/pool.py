@@ -231,10 +231,10 @@ class Pool:
         if seat.service is None and self.waiting >= self.settings.queue:
             raise QueueFullError
         seat.users += 1
-        if keep_s is not None:
-            seat.keep_s = keep_s
         try:
             yield seat
+            if keep_s is not None:  # of a request that was not refused
+                seat.keep_s = keep_s
         finally:
             seat.users -= 1
             seat.last_used = monotonic()

@@ -257,6 +257,10 @@ def test_a_model_leaves_when_its_time_is_over(
         for time in ("soon", "-1abc", "1h2", "1" * 10_000 + "x"):
             refused = server.post("/api/generate", {"model": "talker", "keep_alive": time})
             assert "`keep_alive`" in refused.json()["error"]
+        assert complete(server, "talker", keep_alive="10m").status_code == 200
+        wrong = {"model": "talker", "prompt": "a", "n_predict": "many", "keep_alive": 0}
+        assert server.post("/completion", wrong).status_code == 400
+        assert "somebody/talker:latest" in loaded(server), "a refused request unloads nothing"
 
 
 def test_what_does_not_fit_says_what_would_have_to_go(serving: Serve) -> None:
