@@ -1,6 +1,7 @@
 """Loading a model, and one sentence for each way in which it fails."""
 
 import json
+import math
 import os
 import shutil
 import traceback
@@ -94,6 +95,9 @@ def own_code(folder: Path) -> None:
         (lambda folder: change_config(folder, text_config={"n_layer": 10**9}), "impossible"),
         (lambda folder: change_config(folder, max_position_embeddings=10**15), "impossible"),
         (lambda folder: change_config(folder, max_position_embeddings=-1), "impossible"),
+        (lambda folder: change_config(folder, rope_theta=0), "rope_theta 0, which is impossible"),
+        (lambda folder: change_config(folder, rope_theta=math.nan), "rope_theta nan, which"),
+        (lambda folder: change_config(folder, text_config=[1]), r"text_config \[1\], which"),
         (lambda folder: (folder / "config.json").write_text("[" * 10**5), "cannot be read"),
         (
             lambda folder: change_config(folder, model_type="megatronosaurus"),

@@ -261,6 +261,7 @@ def _reason(name: str, size: int) -> str:
 _NAMES: Final = (
     "*.pem", "*.key", "*.keypair", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.ppk", "*.jks",
     "*.keystore", "*.keyring", "*.keychain", "*.kdb", "*.kdbx", "*.ovpn", "*.tblk", "*.env",
+    "*.env.*",
     "*_rsa", "*_dsa", "*_ecdsa", "*_ed25519", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     "*netrc", "*htpasswd", "*pgpass", "*s3cfg", "*.secret", "*.tfstate*", "*.tfvars",
     "credentials", "credentials.xml", "secret_token.rb", "wp-config.php", "localsettings.php",
@@ -270,12 +271,18 @@ _DATA: Final = frozenset(
     ("", ".txt", ".json", ".yml", ".yaml", ".toml", ".ini", ".cfg", ".conf", ".properties", ".sh")
 )
 """File extensions that are not code: `password.py` is about passwords."""
+_WITH_BARE: Final = _DATA | {".md", ".bat", ".ps1", ".bak", ".old", ".orig", ".dev", ".local"}
+"""Those in which an assigned value may stand without quotes, and is no name."""
 _DATA_NAMES: Final = re.compile(
     r"passw|secret(?!ar)|credential|service.?account|^vault\.|private.?key|oauth.?token"
 )
 
 _FORMS: Final = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\b(?:"  # one `\b` for all is faster
+    r"b3BlbnNzaC1rZXktdjE|PuTTY-User-Key-File-\d|"  # OpenSSH's and PuTTY's keys
+    r"(?i:bearer|basic)[ \t](?=[\w+/=.-]*\d)[\w+/=.-]{20}"  # of an Authorization header
+    r"|requirepass[ \t]+(?=\S*\d)\S{8}"  # Redis
+    r"|auth\"[ \t]*:[ \t]*\"[\w+/=]{16}|"  # Docker
     r"AGE-SECRET-KEY-1[0-9A-Z]{58}|client-key-data:\s*[\w+/]{20}"  # age, kubectl
     r"|(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b"  # AWS
     r"|(?i:aws_?secret_?(?:access_?)?key)['\"]?\s*(?:=>?|:)\s*['\"]?[A-Za-z0-9/+]{40}\b"
@@ -322,7 +329,7 @@ def holds_secret(text: str, name: str) -> bool:
     if _FORMS.search(text) or any(_is_literal(found[1]) for found in _URL.finditer(text)):
         return True
     values = [found[2] for found in _QUOTED.finditer(text)]
-    if PurePath(name.lower()).suffix in _DATA:
+    if PurePath(name.lower()).suffix in _WITH_BARE:
         values += [found[1] for found in _BARE.finditer(text)]
     return any(re.search(r"\d", value) and _is_literal(value) for value in values)
 

@@ -3,6 +3,7 @@
 A folder or a hub name comes in; every failure to load becomes a `ModelLoadError`.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -179,18 +180,25 @@ def _check_memory(folder: Path, needed: int) -> None:
 
 
 def _check_sizes(folder: Path, config: Mapping[str, Any], tensors: int) -> None:
-    """Refuses more layers than tensors, which mlx-lm would build for hours, and contexts that MLX
-    cannot count. mlx-lm itself reports sizes that do not fit the weights."""
+    """Refuses more layers than tensors, which mlx-lm would build for hours, contexts that MLX
+    cannot count, and numbers that make all others NaN. mlx-lm itself reports sizes that do not fit
+    the weights."""
     for name, size in config.items():
         if isinstance(size, dict):
             _check_sizes(folder, size, tensors)
-        elif isinstance(size, int):
-            has_layers = not _LAYERS.fullmatch(name) or size <= tensors or not tensors
-            if not has_layers or (name in CONTEXT_KEYS and not 0 <= size <= _MAX_POSITION):
-                raise ModelLoadError(
-                    f"The config.json in {folder} has {name} {size}, which is impossible; download "
-                    "the model again."
-                )
+            continue
+        is_number = isinstance(size, int | float)
+        if (
+            (is_number and not math.isfinite(size))
+            or (is_number and _LAYERS.fullmatch(name) and 0 < tensors < size)
+            or (is_number and name in CONTEXT_KEYS and not 0 <= size <= _MAX_POSITION)
+            or (is_number and name == "rope_theta" and size <= 0)
+            or (name == "text_config" and size is not None)
+        ):
+            raise ModelLoadError(
+                f"The config.json in {folder} has {name} {size}, which is impossible; download the "
+                "model again."
+            )
 
 
 def fit_caches(

@@ -54,6 +54,7 @@ from akunu_py.server.middleware import (
 )
 from akunu_py.server.pool import Pool, Seat
 from akunu_py.server.service import SHUTTING_DOWN, Service
+from akunu_py.server.short_first import ShortFirst
 from akunu_py.server.wire import (
     CHUNK,
     ERRORS_COME_S,
@@ -132,12 +133,12 @@ def create_app(pool: Pool) -> ASGIApp:
     """Makes the application. It expects only HTTP requests: no lifespan events, no websockets."""
     settings = pool.settings
     paths: dict[str, _Path] = {}
-    threads = ThreadPoolExecutor(_GRAMMAR_THREADS)
+    threads, readers = ThreadPoolExecutor(_GRAMMAR_THREADS), ShortFirst()
     for contract in CONTRACTS:
         for endpoint in contract.endpoints:
             if endpoint in _PAGES and "page" in settings.disabled:
                 continue
-            path = paths.setdefault(endpoint.path, _Path(pool, threads, contract.report))
+            path = paths.setdefault(endpoint.path, _Path(pool, threads, readers, contract.report))
             path.endpoints[endpoint.method] = (
                 PoolEndpoint(endpoint.method, endpoint.path, _refuse_disabled)
                 if endpoint.path[1:] in settings.disabled
@@ -147,7 +148,7 @@ def create_app(pool: Pool) -> ASGIApp:
     routes = [Route(path, handler) for path, handler in paths.items()]
 
     def shown(path: str) -> str:
-        return next((route.path for route in routes if route.path_regex.match(path)), path)
+        return next((route.path for route in routes if route.path_regex.match(path)), "(unknown)")
 
     app: ASGIApp = Router(
         routes,
@@ -191,11 +192,13 @@ class _Path:
         self,
         pool: Pool,
         threads: ThreadPoolExecutor,
+        readers: ShortFirst,
         report: Callable[[ApiError], bytes] | None,
     ) -> None:
         self.endpoints: dict[str, Endpoint] = {}  # by their methods
         self._pool = pool
         self._threads = threads
+        self._readers = readers
         self._report = report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,6 +213,7 @@ class _Path:
                 quotes=True,
             )
         raw = raw if method in _WITH_BODY else b""
+        order = self._readers.order(len(raw))
         is_long = len(raw) > _QUICKLY_READ or raw.count(b",") > _FEW_COMMAS
         is_long = is_long or any(one.is_encoding for one in self._pool.services)
         if not raw:
@@ -219,12 +223,14 @@ class _Path:
             query = QueryParams(scope["query_string"])
             body = Body({name: query[name] for name in query if name == "model"})
         else:
-            body = await asyncio.to_thread(Body.parse, raw) if is_long else Body.parse(raw)
+            parse = partial(Body.parse, raw)
+            body = await self._readers.run(order, parse) if is_long else parse()
+            del parse
         del raw
         if isinstance(endpoint, PoolEndpoint):
             body = body if method in _WITH_BODY else Body(scope["path_params"])
             handle = partial(endpoint.handler, self._pool, body)
-            response = await asyncio.to_thread(handle) if endpoint.is_slow else handle()
+            response = await self._readers.run(order, handle) if endpoint.is_slow else handle()
             await response(scope, receive, send)
             return
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
@@ -234,7 +240,8 @@ class _Path:
             try:
                 streams = endpoint.needs == "completion" and body.any("stream") is True
                 service = await self._wait(seat, scope, send, streams=streams)
-                response = await self._answer(endpoint, service, body, is_long=is_long)
+                slow = order if is_long or endpoint.is_slow else None
+                response = await self._answer(endpoint, service, body, slow)
             except Exception as error:
                 if STATUS not in scope or self._report is None:
                     raise
@@ -267,11 +274,12 @@ class _Path:
             raise load_error(error, seat.model) from error
 
     async def _answer(
-        self, endpoint: Endpoint, service: Service, body: Body, *, is_long: bool
+        self, endpoint: Endpoint, service: Service, body: Body, slow: float | None
     ) -> Response:
+        """`slow`: the place in line of a request that takes long to read."""
         handle = partial(endpoint.handler, service, body)
         if not body.has(*GRAMMAR_FIELDS):
-            return await asyncio.to_thread(handle) if is_long or endpoint.is_slow else handle()
+            return handle() if slow is None else await self._readers.run(slow, handle)
         left = Event()
         CLIENT_LEFT.set(left)
         try:
@@ -287,7 +295,7 @@ class _Path:
 
 
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise NotFoundError(f"Nothing is served at {scope['path']}.")
+    raise NotFoundError(f"Nothing is served at {scope['path']}.", quotes=True)
 
 
 def _refuse_disabled(_pool: Pool, _body: Body) -> Response:

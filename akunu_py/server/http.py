@@ -104,7 +104,9 @@ class _Protocol(HttpToolsProtocol):
 
     @property
     def _waits_for_client(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        cycle = self.cycle
+        is_asked = cycle is None or cycle.response_complete or cycle.more_body
+        return is_asked or self.flow.write_paused
 
     def _await_request(self) -> None:
         self._stop_waiting()
@@ -123,11 +125,15 @@ class _Protocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._waits_since = self.loop.time()
         self._unread = self.loop.call_later(SECONDS_TO_SEND, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._unread.cancel()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing for the log: the request is answered as if it had not asked for an upgrade."""
 
     def on_message_begin(self) -> None:
         self._framing_bytes = 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from http import HTTPStatus
 from threading import Lock, Thread
 from typing import Any, Final, TypeVar
@@ -39,6 +40,7 @@ from akunu_py.server.wire import (
     json_line,
     start_stream,
 )
+from akunu_py.text.answer_parser import AnswerFormat
 from akunu_py.text.fim import find_format
 from akunu_py.text.tokenizer import Tokenizer
 
@@ -200,8 +202,10 @@ def _show(pool: Pool, body: Body) -> Response:
     """A model in detail."""
     model = _asked(pool, body)
     seat = _seat(pool, model)
-    tokenizer = seat.service.engine.tokenizer if seat and seat.service else _tokenizer_of(model)
-    format_, fills = tokenizer.answer_format, find_format(tokenizer.token_id) is not None
+    if seat and seat.service:
+        format_, fills = _formats_of(seat.service.engine.tokenizer)
+    else:
+        format_, fills = _formats_on_disk(model, model.folder.stat().st_mtime_ns)
     template = "{{ .Prompt }}"  # the chat template is in another language
     if fills:
         template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"
@@ -233,12 +237,19 @@ def _show(pool: Pool, body: Body) -> Response:
     )
 
 
-def _tokenizer_of(model: LocalModel) -> Tokenizer:
+def _formats_of(tokenizer: Tokenizer) -> tuple[AnswerFormat, bool]:
+    """How a model marks its answers, and whether it fills gaps."""
+    return tokenizer.answer_format, find_format(tokenizer.token_id) is not None
+
+
+@lru_cache
+def _formats_on_disk(model: LocalModel, _changed: int) -> tuple[AnswerFormat, bool]:
+    """The same, read once, because reading a usual tokenizer takes half a second."""
     find_backend()  # before MLX is imported
     from akunu_py.model.loading import load_tokenizer  # noqa: PLC0415  (imports MLX)
 
     try:
-        return load_tokenizer(model.asked)
+        return _formats_of(load_tokenizer(model.asked))
     except ModelLoadError as error:
         raise load_error(error, model) from error
 

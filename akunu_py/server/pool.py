@@ -116,6 +116,7 @@ class Pool:
         self._memory: float | None = None
         self._sizes: dict[LocalModel, int] = {}  # of those that were loaded before
         self._turns = Turns()
+        self._pins = settings.keep_alive == math.inf
         self._one_at_a_time = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1)  # the loop's own two must not wait for the disk
         self._is_stopping = False
@@ -341,17 +342,19 @@ class Pool:
         while (lacking := seat.nbytes - self._spare) > 0:
             leaving = [one for one in self.seats if one.leaving and not one.is_waiting]
             staying = [one for one in self.seats if one.service and not one.leaving]
-            may_go = [one for one in staying if not one.is_pinned]
+            # A client can keep a model loaded, but not lock others out.
+            pinned = [one for one in staying if one.is_pinned] if self._pins else []
+            may_go = [one for one in staying if one not in pinned]
             if sum(one.nbytes for one in (*leaving, *may_go)) < lacking:
-                pinned = " and ".join(one.model.name for one in staying if one.is_pinned)
+                names = " and ".join(one.model.name for one in pinned)
                 raise ApiError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"{name} needs {needed}, which {pinned} would have to free, but a keep_alive "
+                    f"{name} needs {needed}, which {names} would have to free, but a keep_alive "
                     "of -1 keeps it loaded: send it a request with a keep_alive of 0.",
                     "unavailable_error",
                     headers=RETRY,
                 )
-            order = sorted(may_go, key=lambda one: (one.users > 0, one.last_used))
+            order = sorted(may_go, key=lambda one: (one.users > 0, one.is_pinned, one.last_used))
             await self.unload((leaving or order)[0])
 
     async def _unload(self, seat: Seat) -> None:

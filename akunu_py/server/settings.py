@@ -1,9 +1,11 @@
 """The settings that the server starts with: frozen dataclasses in plain Python."""
 
 import os
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -112,15 +114,18 @@ class ServerSettings:
         if self.api_key is not None and self.api_key_file is not None:
             raise InvalidRequestError("Give --api-key or --api-key-file, not both.")
 
-    @property
+    @cached_property
     def key(self) -> str | None:
         """The key of clients: given, in the file, or in the environment. Raises InvalidRequestError
-        if the file cannot be read, or has no key.
+        if the file cannot be read, others can write to it, or it has no key.
         """
         key = self.api_key
         if self.api_key_file is not None:
             try:
-                key = Path(self.api_key_file).expanduser().read_text(encoding="utf-8").strip()
+                path = Path(self.api_key_file).expanduser()
+                if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) and path.is_file():
+                    raise ValueError("other users can write to it")
+                key = path.read_text(encoding="utf-8").strip()
             except (OSError, ValueError) as error:
                 raise InvalidRequestError(
                     f"The key file {self.api_key_file} cannot be read: "

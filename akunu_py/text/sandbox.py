@@ -40,8 +40,10 @@ _MEMORY_BYTES: Final = 256 << 20
 _MOST_BYTES: Final = 1 << 20
 _WALL_S: Final = 60.0
 """Only where the machine gives the process no time."""
-_MOST_CHARACTERS: Final = 1 << 24
-"""Of a rendered template: more than any context, for so short a conversation."""
+_TEMPLATE_CPU_S: Final = 0.5
+"""The largest template takes 0.1 s, and the library to be imported as long."""
+_MOST_CHARACTERS: Final = 1 << 20
+"""Of a rendered template, for so short a conversation."""
 _LOOK_S: Final = 0.05
 _MOST_WAITING: Final = 64
 """More new grammars than honest clients send at once: each takes some milliseconds."""
@@ -118,7 +120,7 @@ def matches_empty(pattern: str) -> bool:
 @cache
 def runs_away(template: str) -> bool:
     """Whether a plain conversation takes too much time or memory to render with a template."""
-    with suppress(ValueError), closing(TrialProcess()) as process:
+    with suppress(ValueError), closing(TrialProcess(cpu_s=_TEMPLATE_CPU_S)) as process:
         return process.run(_render, template) is None
     return True
 

@@ -13,6 +13,7 @@ from inspect import signature
 from itertools import groupby
 from math import floor
 from operator import itemgetter
+from secrets import randbelow
 from threading import Lock
 from typing import Any, Final
 
@@ -39,9 +40,9 @@ _SHORT: Final = 1 << 16
 _INSTANT: Final = 1 << 12
 """Other threads may wait while a text of this many characters is encoded: 6 ms at most."""
 
-_CUT: Final = "\ufdd0"
-"""Cuts the spelling of a control token in two, so that it is encoded as text; a code point that
-Unicode leaves to programs."""
+_CUT: Final = "".join(chr(0xFDD0 + randbelow(32)) for _ in range(16))
+"""Cuts the spelling of a control token in two, so that it is encoded as text. No client can guess
+it; code points that Unicode leaves to programs, which no template changes."""
 
 
 class TokenBytes:
@@ -222,9 +223,8 @@ class Tokenizer:
     def as_text(self, given: Any) -> Any:
         """A text, messages or tools in which no control token can be recognised."""
         if isinstance(given, str):
-            text = given.replace(_CUT, "")
             return self._control_tokens.sub(
-                lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", text
+                lambda found: f"{found[0][0]}{_CUT}{found[0][1:]}", given
             )
         if isinstance(given, Mapping):
             return {key: self.as_text(value) for key, value in given.items()}

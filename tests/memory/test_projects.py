@@ -270,6 +270,10 @@ def test_folders_that_are_nested_too_deeply_are_left_out(tmp_path: Path) -> None
         "GOCSPX-" + "a" * 28,
         "postgres://admin:hunter2x@db.internal/shop",
         "redis://:hunter2x@cache",
+        "Bearer k9Qv7Zp2Lm4Rk9Qv7Zp2Lm4R",
+        "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAA",
+        "requirepass k9Qv7Zp2Lm4R",
+        "PuTTY-User-Key-File-3: ssh-ed25519",
     ],
 )
 def test_files_with_keys_of_known_forms_are_left_out(tmp_path: Path, secret: str) -> None:

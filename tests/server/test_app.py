@@ -58,6 +58,7 @@ SECRETIVE = [
     ("DELETE", "/v1/responses/resp_secret", {}, "DELETE /v1/responses/{id:path} 404"),
     ("POST", "/v1/responses/resp_secret/cancel", {}, "POST /v1/responses/{id:path} 405"),
     ("GET", "/v1/models/secret", {}, "GET /v1/models/{model:path} 404"),
+    ("GET", "/v1/secret", {}, "GET (unknown) 404"),
     ("POST", "/v1/responses", {"previous_response_id": "resp_secret"}, "POST /v1/responses 400"),
     ("POST", "/api/show", {"model": "secret"}, "POST /api/show 404"),
     ("POST", "/completion", {"prompt": "a", "grammar": "secret"}, "POST /completion 400"),
@@ -176,7 +177,13 @@ def test_the_key_may_be_in_a_file_or_a_variable(
     assert ServerSettings(api_key="given").key == "given"
     file = tmp_path / "key"
     file.write_text("of the file\n")
-    assert ServerSettings(api_key_file=str(file)).key == "of the file"
+    settings = ServerSettings(api_key_file=str(file))
+    assert settings.key == "of the file"
+    file.chmod(0o666)
+    with pytest.raises(InvalidRequestError, match="other users can write to it"):
+        _ = ServerSettings(api_key_file=str(file)).key
+    file.unlink()
+    assert settings.key == "of the file", "it is read once: it may be a pipe"
     (lines := tmp_path / "lines").write_text("one\ntwo\n")
     file.write_text("\n")
     for wrong in (file, lines, tmp_path, tmp_path / "missing"):

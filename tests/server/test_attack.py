@@ -420,6 +420,14 @@ def test_a_client_that_does_not_read_its_answer_is_dropped(
     assert len(received) < int(declared[1])
 
 
+def test_a_request_to_upgrade_is_answered_without_a_word_in_the_log(
+    live: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"Connection": "Upgrade", "Upgrade": "websocket"}
+    assert live.client.get("/health", headers=asked).status_code == 200
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 def test_idle_connections_make_room_for_others(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import akunu_py
 from akunu_py.engine import Engine
 from akunu_py.errors import AkunuError, InvalidRequestError, ModelLoadError
+from akunu_py.model import loading
 from akunu_py.model.library import Download, LocalModel
 from akunu_py.server import app
 from akunu_py.server import models as endpoints
@@ -213,6 +214,14 @@ def test_every_contract_lists_all_models(all_models: LiveServer) -> None:
     assert loaded(all_models) == ["large-coder:latest"], "asking about a model does not load it"
 
 
+def test_the_tokenizer_of_a_model_on_disk_is_read_once(
+    all_models: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    all_models.ask("/api/show", {"model": "talker"})
+    monkeypatch.setattr(loading, "load_tokenizer", lambda _: pytest.fail("reads it again"))
+    assert all_models.ask("/api/show", {"model": "talker"})["capabilities"]
+
+
 def test_the_model_used_longest_ago_leaves_for_another(serving: Serve) -> None:
     with serving(room=2.2) as server:
         for name in ("talker", "small-coder", "talker", "large-coder"):
@@ -271,6 +280,12 @@ def test_what_does_not_fit_says_what_would_have_to_go(serving: Serve) -> None:
         assert complete(server, "large-coder", keep_alive="10m").status_code == 200
         assert complete(server, "talker").status_code == 200
         assert loaded(server) == ["somebody/talker:latest"]
+
+
+def test_no_client_can_keep_a_model_for_itself(serving: Serve) -> None:
+    with serving(room=1.2) as server:
+        assert complete(server, "talker", keep_alive=-1).status_code == 200
+        assert complete(server, "large-coder").status_code == 200
 
 
 def test_a_model_larger_than_the_memory_is_refused(

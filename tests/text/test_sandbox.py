@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from functools import partial
 from string import ascii_lowercase
 from threading import Event, Thread
 from typing import Any
@@ -159,8 +158,7 @@ def test_an_equal_grammar_for_another_tokenizer_is_another(
 @pytest.mark.parametrize(
     "before", ["", '{{ strftime_now("%Y") }}', "{% if not bos_token %}{{ x.y.z }}{% endif %}"]
 )
-def test_a_template_that_never_ends_runs_away(monkeypatch: pytest.MonkeyPatch, before: str) -> None:
-    monkeypatch.setattr(module, "TrialProcess", partial(TrialProcess, cpu_s=SOON_S))
+def test_a_template_that_never_ends_runs_away(before: str) -> None:
     loop = "{% for i in range(99999) %}"
     assert runs_away(f"{before}{loop}{loop}{'{% endfor %}' * 2}")
     assert not runs_away(f"{before}{{{{ messages[0].content }}}}")

@@ -1,0 +1,54 @@
+"""ShortFirst: which of the requests that take long to read has a thread next."""
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_AT_ONCE: Final = 2
+_BYTES_PER_S: Final = 1 << 14
+"""A request waits for those that are shorter, and for longer ones that came this much earlier."""
+
+
+class ShortFirst:
+    """Runs functions in the event loop's threads, those for the shortest bodies first: else many
+    long bodies of one client would delay the usual ones of all others."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._arrivals = count()
+
+    def order(self, nbytes: int) -> float:
+        """The place in line of a request that comes now with a body of so many bytes."""
+        return monotonic() + nbytes / _BYTES_PER_S
+
+    async def run(self, order: float, task: Callable[[], T]) -> T:
+        """What a function returns that is part of reading a request."""
+        if self._running >= _AT_ONCE:
+            turn = asyncio.get_running_loop().create_future()
+            heappush(self._waiting, (order, next(self._arrivals), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # it has just got its turn
+                    self._hand_over()
+                raise
+        else:
+            self._running += 1
+        try:
+            return await asyncio.to_thread(task)
+        finally:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._waiting:
+            turn = heappop(self._waiting)[2]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._running -= 1
