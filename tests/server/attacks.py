@@ -224,6 +224,22 @@ ATTACKS: Final[dict[str, Attack]] = {
         )
     ),
     "wide letters": Attack(lambda _: post("/tokenize", {"content": _WIDE})),
+    "code points": Attack(lambda _: post("/tokenize", {"content": "\ufdd0" * 349_000})),
+    "truncations": Attack(
+        lambda i: post(
+            "/v1/responses",
+            {
+                "input": [
+                    {"role": "user", "content": f"{i} " + "abc de" * 50},
+                    {"role": "assistant", "content": "b"},
+                ]
+                * 600,
+                "truncation": "auto",
+                "max_output_tokens": 1,
+            },
+        ),
+        40,
+    ),
     "pieces": Attack(lambda _: post("/tokenize", {"content": _HALF, "with_pieces": True})),
     "prompts": Attack(lambda _: _completion(prompt=["x"] * 200_000)),
     "long prompts": Attack(lambda _: _completion(prompt=[LONG[:MEGABYTE]] * 7)),
