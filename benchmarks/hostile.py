@@ -115,11 +115,12 @@ def watch(url: str, seconds: float) -> tuple[list[float], list[float]]:
 
 
 def fill_caches(url: str) -> None:
-    """Has the server keep the caches of as many prompts as it ever will."""
+    """Has the server keep the caches of as many prompts and grammars as it ever will."""
     with httpx2.Client(base_url=url, timeout=PATIENCE_S) as client:
         for number in range(PROMPTS):
             prompt = f"# {number}\n" + LONG[:400]
-            client.post("/completion", json=ASKED | {"prompt": prompt}).raise_for_status()
+            asked = ASKED | {"prompt": prompt, "regex": f"[a-z]{{{number}}}.*"}
+            client.post("/completion", json=asked).raise_for_status()
 
 
 def under_attack(server: Served, name: str, seconds: float) -> tuple[list[float], list[float]]:

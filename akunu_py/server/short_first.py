@@ -1,4 +1,4 @@
-"""ShortFirst: which of the requests that take long to read has a thread next."""
+"""ShortFirst: which of the requests that take long to read is read next."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_AT_ONCE: Final = 2
 _BYTES_PER_S: Final = 1 << 14
 """A request waits for those that are shorter, and for longer ones that came this much earlier."""
 
 
 class ShortFirst:
-    """Runs functions in the event loop's threads, those for the shortest bodies first: else many
-    long bodies of one client would delay the usual ones of all others."""
+    """Runs one function at a time in a thread, those for the shortest bodies first. Else many long
+    bodies of one client would delay the usual ones of all others; and two threads would take turns
+    with the model's and the event loop's too often."""
 
     def __init__(self) -> None:
-        self._running = 0
+        self._is_running = False
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._arrivals = count()
 
@@ -29,7 +29,7 @@ class ShortFirst:
 
     async def run(self, order: float, task: Callable[[], T]) -> T:
         """What a function returns that is part of reading a request."""
-        if self._running >= _AT_ONCE:
+        if self._is_running:
             turn = asyncio.get_running_loop().create_future()
             heappush(self._waiting, (order, next(self._arrivals), turn))
             try:
@@ -38,8 +38,7 @@ class ShortFirst:
                 if not turn.cancelled():  # it has just got its turn
                     self._hand_over()
                 raise
-        else:
-            self._running += 1
+        self._is_running = True
         try:
             return await asyncio.to_thread(task)
         finally:
@@ -51,4 +50,4 @@ class ShortFirst:
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._running -= 1
+        self._is_running = False
