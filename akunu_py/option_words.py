@@ -88,14 +88,6 @@ def file_path(word: str) -> Path:
     return Path(os.path.expanduser(text(word)))
 
 
-def name_list(word: str) -> tuple[str, ...]:
-    """Reads names separated by commas."""
-    names = tuple(name.strip() for name in text(word).split(",") if name.strip())
-    if not names:
-        raise UnreadableWordError("the name must not be empty")
-    return names
-
-
 def page_origin(word: str) -> str:
     """Reads the origin of web pages; one without a scheme would never match."""
     if word not in ("localhost", "*", "null") and "://" not in word:

@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
+from urllib.parse import quote
 from urllib.request import getproxies
 
 from akunu_py.cli.models import ask_server
 from akunu_py.cli.parser import PROGRAM
 from akunu_py.cli.settings import LaunchSettings
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.option_field import did_you_mean
 from akunu_py.server.settings import KEY_VARIABLE, ServerSettings
 
@@ -107,14 +108,19 @@ def run(settings: LaunchSettings) -> int:
                      if model["capabilities"] == ["completion"]}  # fmt: skip
     if not contexts:
         raise InvalidRequestError(f"The server at {url} offers no model that generates text.")
+    if name is not None and name not in contexts:  # another of its names
+        with suppress(AkunuError):
+            name = ask_server(f"{url}/v1/models/{quote(name)}", "id", key, hint)
     if name is not None and name not in contexts:
         meant = did_you_mean(name, [*contexts]) or f"it has {', '.join(contexts)}."
         raise InvalidRequestError(f"The server has no model {name} that generates text; {meant}")
     name = name or next(iter(contexts))
     if (context := contexts[name]) < client.tokens:
+        longer = [other for other, tokens in contexts.items() if tokens >= client.tokens]
+        remedy = f"give --model {longer[0]}" if longer else "serve a model with a longer one"
         raise InvalidRequestError(
             f"{client.name} needs a context of {client.tokens:,} tokens, but that of {name} has "
-            f"{context:,}; serve a model with a longer one."
+            f"{context:,}; {remedy}."
         )
     answer = min(context // 8, _MOST_ANSWER)
     variables, words = client.setup(Served(url, key or "none", name, context, answer))

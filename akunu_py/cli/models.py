@@ -26,6 +26,7 @@ from akunu_py.model.library import (
     remove,
     short_count,
 )
+from akunu_py.option_field import did_you_mean
 from akunu_py.server.settings import KEY_VARIABLE, RECOMMENDED
 
 
@@ -55,7 +56,7 @@ def _pull(settings: PullSettings) -> int:
 
 
 def _list(settings: ListSettings) -> int:
-    models = list(all_local_models(settings.models_dirs))
+    models = _models(settings.models_dirs)
     if settings.names:
         print(*(on_one_line(model.name) for model in models), sep="\n")
         return 0
@@ -131,13 +132,21 @@ def ask_server(url: str, field: str, key: str | None, hint: str) -> Any:
         raise AkunuError(f"There is no server at {url} ({reason}); {hint}.") from None
 
 
+def _models(folders: Sequence[Path]) -> list[LocalModel]:
+    for folder in folders:
+        if not folder.is_dir():
+            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
+    return list(all_local_models(folders))
+
+
 def _find(name: str, folders: Sequence[Path]) -> LocalModel:
-    models = list(all_local_models(folders))
-    found = matches(models, name)
+    models = _models(folders)
+    found = matches(models, name) or matches(models, name.removesuffix(":latest"))
     if len(found) == 1:
         return found[0]
     what = f"may be {' or '.join(model.name for model in found)}" if found else "is not here"
-    raise InvalidRequestError(f"{name} {what}; see `list`.")
+    meant = did_you_mean(name, [model.name for model in models]) or "see `list`."
+    raise InvalidRequestError(f"{name} {what}; {meant}")
 
 
 def _described(model: LocalModel, room: int) -> dict[str, Any]:

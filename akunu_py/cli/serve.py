@@ -26,7 +26,7 @@ from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend, launched_rank
 from akunu_py.machine.device_memory import bound_kept_memory, free_device_bytes
-from akunu_py.model.library import LocalModel, local_models
+from akunu_py.model.library import LocalModel, local_models, matches
 from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 
 if TYPE_CHECKING:
@@ -59,25 +59,27 @@ def run(settings: ServeSettings) -> int:
     bound_kept_memory()
     has_key = settings.server.key is not None  # raises here if the key cannot be read
     first = []
+    folders = settings.server.models_dirs
+    for folder in folders:
+        if not folder.is_dir():
+            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
+    offered = [model for model in local_models(folders) if model.place == "folder"]
     for name in settings.models or (BUNDLED_MODEL,):
-        fetch_model(replace(settings.model, name=name))
-        first.append(model := LocalModel.named(name))
+        named = matches(offered, name)
+        if len(named) != 1:
+            fetch_model(replace(settings.model, name=name))
+        first.append(model := named[0] if len(named) == 1 else LocalModel.named(name))
         if any(model.name == other.name for other in first[:-1]):
             raise InvalidRequestError(f"Two models are called {model.name}; rename one folder.")
     server = settings.server
-    for folder in server.models_dirs:
-        if not folder.is_dir():
-            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
-    others: Callable[[], Iterable[LocalModel]] = partial(local_models, server.models_dirs)
+    others: Callable[[], Iterable[LocalModel]] = partial(local_models, folders)
     if launched_rank() is not None:  # the other ranks compute for this model alone
         if len(first) > 1:
             raise InvalidRequestError("Several ranks serve one model; name one with --model.")
         server, others = replace(server, keep_alive=math.inf), tuple
     load, memory = partial(_load, settings, first), partial(_memory, settings)
     pool = Pool(load, server, first, others=others, memory=memory)
-    for word in server.aliases:
-        if "=" in word:
-            pool.find_on_disk(word.partition("=")[2])  # raises if the model is not here
+    pool.check_aliases()
     with ExitStack() as stack:
         listeners = _listen(server.host, server.port)
         for listener in listeners:

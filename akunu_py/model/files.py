@@ -34,7 +34,7 @@ CONTEXT_KEYS: Final = (
 )  # fmt: skip
 FALLBACK_CONTEXT: Final = 4096
 _MOST_JSON_BYTES: Final = 4 << 20
-_MOST_INDEX_BYTES: Final = 64 << 20
+_MOST_INDEX_BYTES: Final = 16 << 20
 """The list of the tensors of the largest models takes 10 MB."""
 _LONGEST_REVISION: Final = 256
 
@@ -110,6 +110,14 @@ def _is_whole(folder: Path, *, weights: bool) -> bool:
     return any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES)
 
 
+def _weight_map(folder: Path) -> dict[str, str]:
+    """The file of each tensor of a model in several files; empty if that is not known."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        found = read_json(folder / _INDEX, _MOST_INDEX_BYTES)["weight_map"]
+        return {part: file for part, file in found.items() if isinstance(file, str)}
+    return {}
+
+
 def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     """A folder with a head: a path, or the local copy of `owner/name` on the hub. If that is a
     whole model, only the files with tensors of its head are fetched. Raises ModelLoadError if there
@@ -123,10 +131,8 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     if not is_hub_name(name):
         raise ModelLoadError(f"There is no folder {name} with a head; check the path.")
     folder = from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
-    wanted = [WEIGHTS]
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index = read_json(folder / _INDEX, _MOST_INDEX_BYTES)
-        wanted = sorted({file for part, file in index["weight_map"].items() if is_part(part)})
+    files = _weight_map(folder)
+    wanted = sorted({file for part, file in files.items() if is_part(part)}) if files else [WEIGHTS]
     if any((folder / file).exists() for file in HEAD_FILES) or not wanted:
         return folder
     return from_hub(name, wanted)
@@ -150,11 +156,9 @@ def weight_bytes(folder: Path) -> int:
 
 def fault_of_weights(folder: Path) -> str | None:
     """What is visibly wrong with the files of a model's weights, as a sentence."""
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        index = read_json(folder / _INDEX)
-        for name in sorted(set(index["weight_map"].values())):
-            if not (folder / name).exists():
-                return f"{folder} has no {name}, a part of its weights; download the model again."
+    for name in sorted(set(_weight_map(folder).values())):
+        if not (folder / name).exists():
+            return f"{folder} has no {name}, a part of its weights; download the model again."
     paths = list(folder.glob(WEIGHTS))
     for path in paths:
         if not path.is_file():

@@ -234,6 +234,10 @@ def all_local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
         for config in (folder / "config.json", *sorted(folder.glob("*/config.json"))):
             if config.exists():
                 yield LocalModel(config.parent.resolve().name, config.parent)
+        for config in sorted(folder.glob("*/*/config.json")):  # as LM Studio arranges them
+            owner, model = config.parents[1], config.parent
+            if not any((each / "config.json").exists() for each in (folder, owner)):
+                yield LocalModel(f"{owner.name}/{model.name}", model)
 
 
 def matches(models: Iterable[LocalModel], asked: str) -> list[LocalModel]:

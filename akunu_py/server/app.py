@@ -15,6 +15,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from threading import Event
+from time import perf_counter
 from typing import Any, Final
 
 from starlette.datastructures import QueryParams
@@ -58,6 +59,7 @@ from akunu_py.server.short_first import ShortFirst
 from akunu_py.server.wire import (
     CHUNK,
     ERRORS_COME_S,
+    LOAD_S,
     SILENCE_S,
     STATUS,
     Answer,
@@ -213,7 +215,7 @@ class _Path:
                 quotes=True,
             )
         raw = raw if method in _WITH_BODY else b""
-        order = self._readers.order(len(raw))
+        place = self._readers.place(len(raw))
         is_long = len(raw) > _QUICKLY_READ or raw.count(b",") > _FEW_COMMAS
         is_long = is_long or any(one.is_encoding for one in self._pool.services)
         if not raw:
@@ -221,16 +223,16 @@ class _Path:
                 sentence = f"The query after the path is longer than {MAX_PATH} bytes."
                 raise ApiError(HTTPStatus.REQUEST_URI_TOO_LONG, sentence)
             query = QueryParams(scope["query_string"])
-            body = Body({name: query[name] for name in query if name == "model"})
+            body = Body({"model": query["model"]} if "model" in query else {})
         else:
             parse = partial(Body.parse, raw)
-            body = await self._readers.run(order, parse) if is_long else parse()
+            body = await self._readers.run(place, parse) if is_long else parse()
             del parse
         del raw
         if isinstance(endpoint, PoolEndpoint):
             body = body if method in _WITH_BODY else Body(scope["path_params"])
             handle = partial(endpoint.handler, self._pool, body)
-            response = await self._readers.run(order, handle) if endpoint.is_slow else handle()
+            response = await self._readers.run(place, handle) if endpoint.is_slow else handle()
             await response(scope, receive, send)
             return
         named = ("model", "name") if endpoint.path.startswith(_OLLAMA) else ("model",)
@@ -240,8 +242,8 @@ class _Path:
             try:
                 streams = endpoint.needs == "completion" and body.any("stream") is True
                 service = await self._wait(seat, scope, send, streams=streams)
-                slow = order if is_long or endpoint.is_slow else None
-                response = await self._answer(endpoint, service, body, slow)
+                slow_place = place if is_long or endpoint.is_slow else None
+                response = await self._answer(endpoint, service, body, slow_place)
             except Exception as error:
                 if STATUS not in scope or self._report is None:
                     raise
@@ -257,7 +259,7 @@ class _Path:
         alive."""
         loading = seat.loading
         assert loading is not None, "a seat that is used is not unloaded"
-        patience = ERRORS_COME_S if self._report and streams else None
+        begun, patience = perf_counter(), ERRORS_COME_S if self._report and streams else None
         while patience and not (await asyncio.wait((loading,), timeout=patience))[0]:
             if STATUS not in scope:
                 await start_stream(scope, send)
@@ -265,7 +267,9 @@ class _Path:
             await send({"type": CHUNK, "body": told, "more_body": True})
             patience = SILENCE_S
         try:
-            return await asyncio.shield(loading)
+            service = await asyncio.shield(loading)
+            LOAD_S.set(perf_counter() - begun)
+            return service
         except asyncio.CancelledError:
             if loading.cancelled():
                 raise UnavailableError(SHUTTING_DOWN) from None
@@ -274,12 +278,14 @@ class _Path:
             raise load_error(error, seat.model) from error
 
     async def _answer(
-        self, endpoint: Endpoint, service: Service, body: Body, slow: float | None
+        self, endpoint: Endpoint, service: Service, body: Body, slow_place: float | None
     ) -> Response:
-        """`slow`: the place in line of a request that takes long to read."""
+        """`slow_place`: the place in line of a request that takes long to read."""
         handle = partial(endpoint.handler, service, body)
         if not body.has(*GRAMMAR_FIELDS):
-            return handle() if slow is None else await self._readers.run(slow, handle)
+            if slow_place is not None:
+                return await self._readers.run(slow_place, handle)
+            return handle()
         left = Event()
         CLIENT_LEFT.set(left)
         try:

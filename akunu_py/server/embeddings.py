@@ -21,7 +21,7 @@ from akunu_py.server.body import Body
 from akunu_py.server.dialect import read_prompts
 from akunu_py.server.models import tagged
 from akunu_py.server.service import Service
-from akunu_py.server.wire import JSONAnswer
+from akunu_py.server.wire import LOAD_S, JSONAnswer
 
 _MOST_TEXTS: Final = 2048
 _MOST_TOKENS: Final = 300_000
@@ -139,9 +139,10 @@ def embed_llama(service: Service, body: Body) -> Response:
 
 def embed_ollama(service: Service, body: Body) -> Response:
     """`/api/embed`."""
-    begun = perf_counter()
+    begun = perf_counter() - LOAD_S.get()
     return _embed(service, body, "input", lambda shown, tokens: {
-        "model": tagged(service.model_name), "embeddings": shown, "load_duration": 0,
+        "model": tagged(service.model_name), "embeddings": shown,
+        "load_duration": round(1e9 * LOAD_S.get()),
         "total_duration": round(1e9 * (perf_counter() - begun)), "prompt_eval_count": tokens,
     }, is_ollamas=True)  # fmt: skip
 

@@ -205,7 +205,11 @@ def _show(pool: Pool, body: Body) -> Response:
     if seat and seat.service:
         format_, fills = _formats_of(seat.service.engine.tokenizer)
     else:
-        format_, fills = _formats_on_disk(model, model.folder.stat().st_mtime_ns)
+        try:
+            changed = max(path.stat().st_mtime_ns for path in model.folder.iterdir())
+        except (OSError, ValueError):
+            raise NotFoundError(f"{model.name} is no longer on this machine.", "model") from None
+        format_, fills = _formats_on_disk(model, changed)
     template = "{{ .Prompt }}"  # the chat template is in another language
     if fills:
         template = "{{ if .Suffix }}{{ .Prompt }}{{ .Suffix }}{{ else }}{{ .Prompt }}{{ end }}"

@@ -30,7 +30,7 @@ _BY_KIND: Final = (
 def _health(pool: Pool, _body: Body) -> Response:
     """`{"status": "ok"}`, and which other models are loading; an error while the first one is."""
     loading = pool.loading
-    if loading and not pool.services:
+    if not (pool.loads or pool.services):
         raise LoadingError
     return JSONAnswer({"status": "ok"} | ({"loading": loading} if loading else {}))
 

@@ -27,6 +27,7 @@ from akunu_py.server.models import tagged, timestamp
 from akunu_py.server.pool import Pool
 from akunu_py.server.service import Job, Service, before_gap
 from akunu_py.server.wire import (
+    LOAD_S,
     NDJSON,
     Endpoint,
     JobAnswer,
@@ -137,7 +138,8 @@ class _Reply(Reply):
         has_messages: bool,
         context: Sequence[int],
     ) -> None:
-        self._begun = perf_counter()
+        self._begun = perf_counter() - LOAD_S.get()
+        self._load_s = LOAD_S.get()
         self._service = service
         self._blocks = blocks
         self._context = list(context)
@@ -191,7 +193,7 @@ class _Reply(Reply):
             "done": True,
             "done_reason": finish_word(source.finish_reason),
             "total_duration": _nanoseconds(perf_counter() - self._begun),
-            "load_duration": 0,
+            "load_duration": _nanoseconds(self._load_s),
             "prompt_eval_count": stats.prompt_tokens,
             "prompt_eval_duration": _nanoseconds(stats.prefill_s),
             "eval_count": stats.generated_tokens,

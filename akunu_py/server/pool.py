@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from akunu_py.errors import AkunuError, QueueFullError
+from akunu_py.errors import AkunuError, InvalidRequestError, QueueFullError
 from akunu_py.machine.device_memory import give_back_memory, memory_is_short
 from akunu_py.machine.threads import Turns, release_thread
 from akunu_py.model.library import USUAL_TOKENS, LocalModel, in_gigabytes, matches
@@ -108,7 +108,7 @@ class Pool:
         self.first = tuple(first)
         self._others = others
         self._known: tuple[LocalModel, ...] = self.first
-        self._aliases: dict[str, str] = {}  # the names of their models, once these are known
+        self._aliases: dict[str, tuple[str, str]] = {}  # with the models' names, once known
         self._resolve_aliases()
         self._find_memory = memory
         self._is_short = is_short
@@ -156,7 +156,7 @@ class Pool:
     def names_of(self, model: LocalModel) -> tuple[str, ...]:
         """The names of a model for clients: its aliases, or else its own. Answers have the
         first."""
-        own = [alias for alias, name in self._aliases.items() if name == model.name]
+        own = [alias for alias, name in self._aliases.values() if name == model.name]
         return tuple(own) or (model.name,)
 
     def _resolve_aliases(self) -> None:
@@ -166,7 +166,19 @@ class Pool:
             alias, _, name = word.partition("=")
             named = matches(self._known, name) if name else list(self.first[:1])
             if len(named) == 1:
-                self._aliases.setdefault(alias, named[0].name)
+                self._aliases.setdefault(alias.casefold(), (alias, named[0].name))
+
+    def check_aliases(self) -> None:
+        """Raises an AkunuError if the model of an alias is not here, or if an alias is the name of
+        another model."""
+        known = self.models() if self.settings.aliases else ()
+        for word in self.settings.aliases:
+            alias, equals, name = word.partition("=")
+            model = self.find(name) if equals else self.first[0]
+            if alias in ("", DEFAULT_NAME) or any(
+                other.name != model.name for other in matches(known, alias)
+            ):
+                raise InvalidRequestError(f"--alias {word}: {alias or 'no name'} is taken.")
 
     def find(self, asked: str) -> LocalModel:
         """The model that a request names, or the first one if it names none. A folder path works
@@ -188,12 +200,11 @@ class Pool:
 
     def _named(self, asked: str) -> list[LocalModel]:
         """The models that a name may mean."""
-        if asked.removesuffix(_TAG) in ("", DEFAULT_NAME):
+        wanted, found = asked.casefold(), list[LocalModel]()
+        if wanted.removesuffix(_TAG) in ("", DEFAULT_NAME):
             return [self.first[0]]
-        found: list[LocalModel] = []
-        for wanted in (asked, asked.removesuffix(_TAG)):
-            named = [model for model in self._known if wanted in self.names_of(model)]
-            found = named[:1] or matches(self._known, wanted)
+        for called in (wanted, wanted.removesuffix(_TAG)):
+            found = matches(self._known, self._aliases.get(called, ("", called))[1])
             if len(found) == 1:
                 return found
         return [model for model in self.first if model.folder == Path(asked)][:1] or found
@@ -228,9 +239,10 @@ class Pool:
         else:
             model = await self._in_thread(partial(self.find_on_disk, asked))
         check(model)
-        seat = self._seat_of(model)
-        if seat.service is None and self.waiting >= self.settings.queue:
+        present = self._present(model)
+        if (present is None or present.service is None) and self.waiting >= self.settings.queue:
             raise QueueFullError
+        seat = present or self._seat_of(model)
         seat.users += 1
         try:
             yield seat
@@ -241,6 +253,8 @@ class Pool:
             seat.last_used = monotonic()
             if not seat.users:
                 seat.free.set()
+                if seat.is_waiting and model not in self.first:  # nobody waits for it any more
+                    self._begin_to_unload(seat)
                 self._unload_expired()
 
     def stop(self) -> None:
@@ -277,12 +291,16 @@ class Pool:
         idle = [seat for seat in self.seats if seat.service and not (seat.users or seat.leaving)]
         return sorted((one for one in idle if not one.is_pinned), key=lambda one: one.last_used)
 
+    def _present(self, model: LocalModel) -> Seat | None:
+        """The seat of a model that is loaded, or is going to be."""
+        seats = (seat for seat in self.seats if seat.model == model and seat.leaving is None)
+        return next(seats, None)
+
     def _seat_of(self, model: LocalModel) -> Seat:
         if self._is_stopping:
             raise UnavailableError(SHUTTING_DOWN)
-        for seat in self.seats:
-            if seat.model == model and seat.leaving is None:
-                return seat
+        if (present := self._present(model)) is not None:
+            return present
         estimate = model.nbytes + model.cache_bytes(USUAL_TOKENS)
         nbytes = self._sizes.get(model, estimate)
         seat = Seat(model, nbytes, self.settings.keep_alive)
@@ -306,6 +324,7 @@ class Pool:
                 )
                 engine = await asyncio.wrap_future(seat.worker.loading)
                 seat.nbytes = self._sizes[model] = _bytes_of(engine)
+                self._check_size(seat)
                 names = self.names_of(model)
                 seat.service = Service(seat.worker, self.settings, model, names, self.metrics)
         except Exception as error:
@@ -317,8 +336,7 @@ class Pool:
         self.loads += 1
         logger.info("loaded %s in %.1f s", model.name, monotonic() - begun)
         seat.last_used = monotonic()
-        if self._spare < 0 and (idle := self._idle()):  # it takes more memory than its files
-            self._begin_to_unload(idle[0])
+        self._shrink()  # it may take more memory than its files
         return seat.service
 
     @property
@@ -331,14 +349,7 @@ class Pool:
         """Unloads others until there is memory for a model."""
         if self._memory is None:
             self._memory = await self._in_thread(self._find_memory)
-        name, needed = seat.model.name, in_gigabytes(seat.nbytes)
-        if seat.nbytes > self._memory:
-            raise ApiError(
-                HTTPStatus.BAD_REQUEST,
-                f"{name} needs {needed} for its weights and a usual cache, but only "
-                f"{in_gigabytes(self._memory)} are for models: choose one with fewer weights or "
-                "bits, or see --memory.",
-            )
+        self._check_size(seat)
         while (lacking := seat.nbytes - self._spare) > 0:
             leaving = [one for one in self.seats if one.leaving and not one.is_waiting]
             staying = [one for one in self.seats if one.service and not one.leaving]
@@ -349,13 +360,35 @@ class Pool:
                 names = " and ".join(one.model.name for one in pinned)
                 raise ApiError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
-                    f"{name} needs {needed}, which {names} would have to free, but a keep_alive "
-                    "of -1 keeps it loaded: send it a request with a keep_alive of 0.",
+                    f"{seat.model.name} needs {in_gigabytes(seat.nbytes)}, for which {names} would "
+                    "have to be unloaded, but --keep-alive -1 forbids it: send a request with a "
+                    "keep_alive of 0.",
                     "unavailable_error",
                     headers=RETRY,
                 )
             order = sorted(may_go, key=lambda one: (one.users > 0, one.is_pinned, one.last_used))
             await self.unload((leaving or order)[0])
+
+    def _check_size(self, seat: Seat) -> None:
+        assert self._memory is not None, "it is found before a model is loaded"
+        if seat.nbytes > self._memory:
+            raise ApiError(
+                HTTPStatus.BAD_REQUEST,
+                f"{seat.model.name} needs {in_gigabytes(seat.nbytes)} for its weights and a usual "
+                f"cache, but only {in_gigabytes(self._memory)} are for models: choose one with "
+                "fewer weights or bits, or see --memory.",
+            )
+
+    def _shrink(self) -> None:
+        """Unloads models that nobody uses while all take more than their memory."""
+        if self._memory is None:
+            return
+        leaving = (seat for seat in self.seats if seat.leaving and not seat.is_waiting)
+        excess = -self._spare - sum(seat.nbytes for seat in leaving)
+        for seat in self._idle():
+            if excess > 0:
+                self._begin_to_unload(seat)
+                excess -= seat.nbytes
 
     async def _unload(self, seat: Seat) -> None:
         if seat.loading is not None:
@@ -368,14 +401,15 @@ class Pool:
         worker, seat.worker, seat.service, seat.loading = seat.worker, None, None, None
         if worker is not None:
             await self._in_thread(worker.close)
+            self.unloads += 1
+            logger.info("unloaded %s", seat.model.name)
         del worker  # the engine goes with it
         await self._in_thread(_give_back)
         if seat in self.seats:  # not if it did not load
             self.seats.remove(seat)
-        self.unloads += 1
-        logger.info("unloaded %s", seat.model.name)
 
     def _unload_expired(self) -> None:
+        self._shrink()
         for seat in self._idle():
             if seat.left_s <= 0:
                 self._begin_to_unload(seat)

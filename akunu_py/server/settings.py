@@ -15,7 +15,6 @@ from akunu_py.option_words import (
     NO_LIMIT,
     byte_count,
     duration,
-    name_list,
     page_origin,
     whole_number,
 )
@@ -81,12 +80,12 @@ class ServerSettings:
         shown=f"the variable {KEY_VARIABLE}, if it is set")
     api_key_file: str | None = option(None, "a file that has only the key", metavar="FILE")
     aliases: tuple[str, ...] = option((), "NAME=MODEL: another name for a model, or several, "
-        "separated by commas; answers show the first one. NAME alone is for the first model",
-        flag="--alias", read=name_list, shown="their own")
+        "separated by commas; answers show the first one. NAME alone is for the first model; may "
+        "be repeated", flag="--alias", repeated=True, shown="their own")
     models_dirs: tuple[Path, ...] = option((), "also offer the models in this folder; may be "
         "repeated", flag="--models-dir", metavar="FOLDER", repeated=True)
     keep_alive: float = option(600.0, "how long a model stays loaded after its last request: 30s, "
-        "10m, 1h; 0 unloads it at once, -1 never", read=duration, metavar="TIME", shown="10m")
+        "10m, 1h; 0 unloads it at once, -1 keeps it", read=duration, metavar="TIME", shown="10m")
     memory: int | None = option(None, "memory that all loaded models may take (16GB)",
         within=Range(1), read=byte_count, shown="what Metal recommends, or what is free")
     origins: tuple[str, ...] = option((), "let web pages of this origin use the server, besides "
@@ -109,6 +108,8 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+        names = (name.strip() for word in self.aliases for name in word.split(","))
+        object.__setattr__(self, "aliases", tuple(filter(None, names)))
         if self.api_key == "":
             raise InvalidRequestError("`api_key` must not be empty.")
         if self.api_key is not None and self.api_key_file is not None:

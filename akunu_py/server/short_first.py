@@ -10,28 +10,29 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 _BYTES_PER_S: Final = 1 << 14
-"""A request waits for those that are shorter, and for longer ones that came this much earlier."""
+"""A body of this many bytes goes behind all that arrive within a second after it."""
 
 
 class ShortFirst:
-    """Runs one function at a time in a thread, those for the shortest bodies first. Else many long
-    bodies of one client would delay the usual ones of all others; and two threads would take turns
-    with the model's and the event loop's too often."""
+    """Runs one function at a time in a thread, those for the shortest bodies first. Otherwise many
+    long bodies of one client would delay the usual ones of all others, and two threads would
+    compete with the model's and the event loop's for the interpreter."""
 
     def __init__(self) -> None:
         self._is_running = False
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._arrivals = count()
 
-    def order(self, nbytes: int) -> float:
-        """The place in line of a request that comes now with a body of so many bytes."""
+    def place(self, nbytes: int) -> float:
+        """The place in line of a request that arrives now with a body of this many bytes; lower
+        places come first."""
         return monotonic() + nbytes / _BYTES_PER_S
 
-    async def run(self, order: float, task: Callable[[], T]) -> T:
+    async def run(self, place: float, task: Callable[[], T]) -> T:
         """What a function returns that is part of reading a request."""
         if self._is_running:
             turn = asyncio.get_running_loop().create_future()
-            heappush(self._waiting, (order, next(self._arrivals), turn))
+            heappush(self._waiting, (place, next(self._arrivals), turn))
             try:
                 await turn
             except asyncio.CancelledError:

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
 from http import HTTPStatus
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 STATUS: Final = "akunu_py.status"
 """The key in a request's scope for the status, once a response has begun."""
+LOAD_S: Final[ContextVar[float]] = ContextVar("load_s", default=0.0)
+"""How many seconds a request has waited for its model to be loaded."""
 NDJSON: Final = "application/x-ndjson"
 
 CHUNK: Final = "http.response.body"

@@ -144,7 +144,7 @@ def test_the_page_says_what_each_client_needs() -> None:
     ("words", "why"),
     [
         (["codex", "--model", "short"],
-         "Codex needs a context of 20,000 tokens, but that of short has 1,024; serve"),
+         "Codex needs a context of 20,000 tokens, but that of short has 1,024; give --model long."),
         (["claude", "--model", "missing"],
          "The server has no model missing that generates text; it has long, short."),
         (["claude", "--model", "sh"],

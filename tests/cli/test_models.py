@@ -150,6 +150,22 @@ def test_an_incomplete_model_is_listed_and_not_offered(tmp_path: Path) -> None:
         akunu_py.load(str(strange))
 
 
+def test_a_folder_may_have_folders_of_owners(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_model(tmp_path / "owner" / "one")
+    write_tiny_model(tmp_path / "two" / "part")
+    write_tiny_model(tmp_path / "two")
+    names = [model.name for model in all_local_models([tmp_path])]
+    assert names[-2:] == ["two", "owner/one"]
+    folders = ["--models-dir", str(tmp_path)]
+    assert main(["show", "One:latest", *folders]) == 0
+    assert main(["show", "owner/onee", *folders]) == 2
+    assert "did you mean owner/one?" in capsys.readouterr().err
+    assert main(["list", "--models-dir", str(tmp_path / "none")]) == 2
+    assert "There is no folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "modules.json"])
 def test_a_list_of_models_waits_for_no_pipe(tmp_path: Path, name: str) -> None:
     folder = write_tiny_model(tmp_path / "one")

@@ -194,6 +194,18 @@ def test_an_alias_of_a_model_that_is_not_here_is_one_sentence(
     assert err.startswith("akunu-py: model 'nothing' not found: this server has a, ember")
 
 
+@pytest.mark.parametrize("alias", ["other=tiny", "default=tiny", "=tiny"])
+def test_an_alias_that_is_taken_is_one_sentence(
+    tmp_path: Path, serve_here: Callable[..., tuple[int, str, str]], alias: str
+) -> None:
+    for name in ("tiny", "other"):
+        write_tiny_model(tmp_path / name)
+    words = ("--models-dir", str(tmp_path), "--model", "tiny", "--alias", "a", "--alias", alias)
+    code, out, err = serve_here(*words)
+    assert (code, out) == (2, "")
+    assert err == f"akunu-py: --alias {alias}: {alias.partition('=')[0] or 'no name'} is taken.\n"
+
+
 def test_two_models_of_one_name_and_a_folder_that_is_not_there_are_one_sentence(
     tmp_path: Path, serve_here: Callable[..., tuple[int, str, str]]
 ) -> None:

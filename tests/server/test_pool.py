@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -22,7 +23,7 @@ from akunu_py.server import models as endpoints
 from akunu_py.server import pool as pools
 from akunu_py.server.pool import Pool
 from akunu_py.server.settings import Defaults, ServerSettings
-from tests.server.live import LiveServer, parse_events, serve_pool, wait_until
+from tests.server.live import PATIENCE_S, LiveServer, parse_events, serve_pool, wait_until
 from tests.tiny_model import write_tiny_model
 
 NAMES = ("large-coder", "small-coder", "talker")
@@ -100,6 +101,7 @@ def loaded(server: LiveServer) -> list[str]:
         ("talker", "somebody/talker"),
         ("Talker:latest", "somebody/talker"),
         ("quick", "quick"),
+        ("QUICK:latest", "quick"),
         ("small-coder", "quick"),
     ],
 )
@@ -276,10 +278,58 @@ def test_what_does_not_fit_says_what_would_have_to_go(serving: Serve) -> None:
     with serving(room=1.2, keep_alive=math.inf) as server:
         refused = complete(server, "talker")
         assert refused.status_code == 503
-        assert "which large-coder would have to free, but a keep_alive of -1" in refused.text
+        assert "large-coder would have to be unloaded, but --keep-alive -1" in refused.text
         assert complete(server, "large-coder", keep_alive="10m").status_code == 200
         assert complete(server, "talker").status_code == 200
         assert loaded(server) == ["somebody/talker:latest"]
+
+
+def test_a_request_that_is_refused_loads_and_unloads_nothing(serving: Serve) -> None:
+    with serving(room=1.2, queue=1) as server:
+        pool = server.pool
+        waiting = property(lambda _: 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pool, "waiting", waiting)
+            assert complete(server, "talker").status_code == 429
+        assert (len(pool.seats), pool.loads, pool.unloads) == (1, 1, 0)
+
+
+def test_the_server_is_well_while_it_loads_a_model_again(serving: Serve) -> None:
+    held = Flag()
+
+    def slow(model: LocalModel, spare: int) -> Engine:
+        assert model.name != "talker" or held.wait(PATIENCE_S)
+        return load(model, spare)
+
+    with serving(loader=slow) as server, ThreadPoolExecutor(1) as clients:
+        server.ask("/api/generate", {"model": "large-coder", "keep_alive": 0})
+        wait_until(lambda: not server.pool.seats)
+        asked = clients.submit(complete, server, "talker")
+        wait_until(lambda: server.pool.loading)
+        health = server.get("/health")
+        held.set()
+        assert (health.status_code, health.json()["loading"]) == (200, ["somebody/talker"])
+        assert asked.result().status_code == 200
+
+
+def test_models_that_turn_out_larger_leave(serving: Serve, taken: float) -> None:
+    with serving(room=3.5) as server:
+        for name in NAMES:
+            assert complete(server, name).status_code == 200
+        for seat in server.pool.seats:
+            seat.nbytes = round(2 * taken)
+        assert complete(server, "talker").status_code == 200
+        wait_until(lambda: [seat.model.name for seat in server.pool.seats] == ["somebody/talker"])
+
+
+def test_a_model_whose_folder_is_gone_is_not_found(
+    models: list[LocalModel], tmp_path: Path
+) -> None:
+    gone = LocalModel("gone", write_tiny_model(tmp_path / "gone"))
+    with serve_pool(Pool(load, ServerSettings(), models[:1], others=lambda: [gone])) as server:
+        server.get("/v1/models")
+        shutil.rmtree(gone.folder)
+        assert server.post("/api/show", {"model": "gone"}).status_code == 404
 
 
 def test_no_client_can_keep_a_model_for_itself(serving: Serve) -> None:

@@ -21,7 +21,7 @@ def test_short_bodies_are_read_before_long_ones_that_came_just_now() -> None:
                 held.wait()
                 done.append(name)
 
-            await readers.run(readers.order(nbytes), note)
+            await readers.run(readers.place(nbytes), note)
 
         first = asyncio.create_task(read("first", LONG))
         await asyncio.sleep(0)
