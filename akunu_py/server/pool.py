@@ -116,7 +116,7 @@ class Pool:
         self._memory: float | None = None
         self._sizes: dict[LocalModel, int] = {}  # of those that were loaded before
         self._turns = Turns()
-        self._pins = settings.keep_alive == math.inf
+        self._keeps_all = settings.keep_alive == math.inf
         self._one_at_a_time = asyncio.Lock()
         self._threads = ThreadPoolExecutor(1)  # the loop's own two must not wait for the disk
         self._is_stopping = False
@@ -354,7 +354,7 @@ class Pool:
             leaving = [one for one in self.seats if one.leaving and not one.is_waiting]
             staying = [one for one in self.seats if one.service and not one.leaving]
             # A client can keep a model loaded, but not lock others out.
-            pinned = [one for one in staying if one.is_pinned] if self._pins else []
+            pinned = [one for one in staying if one.is_pinned] if self._keeps_all else []
             may_go = [one for one in staying if one not in pinned]
             if sum(one.nbytes for one in (*leaving, *may_go)) < lacking:
                 names = " and ".join(one.model.name for one in pinned)
