@@ -317,8 +317,8 @@ def pool(client: Client, requests: int, clients: int, rounds: int, models: Seque
         kept, goes = models[0], models[-1]
 
         def ask(model: str, keep_alive: int) -> None:
-            body = {"model": model, "prompt": "def f(", "max_tokens": 1, "keep_alive": keep_alive}
-            gauges.post("/v1/completions", json=body).raise_for_status()
+            body = {"model": model, "keep_alive": keep_alive}  # it is only loaded
+            gauges.post("/api/generate", json=body).raise_for_status()
 
         def is_loaded(model: str) -> bool:
             running = gauges.get("/api/ps").json()["models"]
