@@ -20,6 +20,7 @@ from akunu_py.model.library import (
     USUAL_TOKENS,
     LocalModel,
     all_local_models,
+    check_folders,
     in_gigabytes,
     matches,
     plan,
@@ -133,9 +134,7 @@ def ask_server(url: str, field: str, key: str | None, hint: str) -> Any:
 
 
 def _models(folders: Sequence[Path]) -> list[LocalModel]:
-    for folder in folders:
-        if not folder.is_dir():
-            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
+    check_folders(folders)
     return list(all_local_models(folders))
 
 

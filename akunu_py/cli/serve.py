@@ -26,7 +26,7 @@ from akunu_py.cli.settings import ServeSettings
 from akunu_py.errors import InvalidRequestError
 from akunu_py.machine.backend import find_backend, launched_rank
 from akunu_py.machine.device_memory import bound_kept_memory, free_device_bytes
-from akunu_py.model.library import LocalModel, local_models, matches
+from akunu_py.model.library import LocalModel, check_folders, local_models, matches
 from akunu_py.options import BUNDLED_MODEL, ModelOptions, Options
 
 if TYPE_CHECKING:
@@ -60,15 +60,14 @@ def run(settings: ServeSettings) -> int:
     has_key = settings.server.key is not None  # raises here if the key cannot be read
     first = []
     folders = settings.server.models_dirs
-    for folder in folders:
-        if not folder.is_dir():
-            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
+    check_folders(folders)
     offered = [model for model in local_models(folders) if model.place == "folder"]
     for name in settings.models or (BUNDLED_MODEL,):
-        named = matches(offered, name)
+        named = [] if name == BUNDLED_MODEL else matches(offered, name)
         if len(named) != 1:
             fetch_model(replace(settings.model, name=name))
-        first.append(model := named[0] if len(named) == 1 else LocalModel.named(name))
+            named = [LocalModel.named(name)]
+        first.append(model := named[0])
         if any(model.name == other.name for other in first[:-1]):
             raise InvalidRequestError(f"Two models are called {model.name}; rename one folder.")
     server = settings.server

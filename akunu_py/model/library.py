@@ -214,6 +214,13 @@ class LocalModel:
         return 0
 
 
+def check_folders(folders: Iterable[Path]) -> None:
+    """Raises an InvalidRequestError if one of the folders of `--models-dir` does not exist."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise InvalidRequestError(f"There is no folder {folder}; check --models-dir.")
+
+
 def local_models(folders: Iterable[Path] = ()) -> Iterator[LocalModel]:
     """All models on this machine that can run: the bundled one, those in the hub's cache, and those
     in these folders, each of which is a model or contains some."""

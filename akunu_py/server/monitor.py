@@ -28,9 +28,9 @@ _BY_KIND: Final = (
 
 
 def _health(pool: Pool, _body: Body) -> Response:
-    """`{"status": "ok"}`, and which other models are loading; an error while the first one is."""
+    """`{"status": "ok"}`, and which models are loading; an error until the first one is loaded."""
     loading = pool.loading
-    if not (pool.loads or pool.services):
+    if not pool.loads:
         raise LoadingError
     return JSONAnswer({"status": "ok"} | ({"loading": loading} if loading else {}))
 

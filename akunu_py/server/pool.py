@@ -242,7 +242,7 @@ class Pool:
         present = self._present(model)
         if (present is None or present.service is None) and self.waiting >= self.settings.queue:
             raise QueueFullError
-        seat = present or self._seat_of(model)
+        seat = self._seat_of(model)
         seat.users += 1
         try:
             yield seat

@@ -206,6 +206,14 @@ def test_an_alias_that_is_taken_is_one_sentence(
     assert err == f"akunu-py: --alias {alias}: {alias.partition('=')[0] or 'no name'} is taken.\n"
 
 
+def test_a_folder_called_like_the_bundled_model_does_not_hide_it(
+    tmp_path: Path, serve_here: Callable[..., tuple[int, str, str]]
+) -> None:
+    write_tiny_model(tmp_path / "ember")
+    words = ("--models-dir", str(tmp_path), "--model", "ember", "--model", str(tmp_path / "ember"))
+    assert serve_here(*words)[2] == "akunu-py: Two models are called ember; rename one folder.\n"
+
+
 def test_two_models_of_one_name_and_a_folder_that_is_not_there_are_one_sentence(
     tmp_path: Path, serve_here: Callable[..., tuple[int, str, str]]
 ) -> None:
