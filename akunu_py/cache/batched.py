@@ -182,35 +182,56 @@ class BatchedLayer:
 
 
 class PaddedLayer:
-    """The cache of a layer in a forward pass over `[sequences, longest]` tokens.
+    """The cache of a layer whose network reads its keys itself, as latent attention does.
 
-    It returns all keys and values, padded at the end, and a mask, for the model's own code to use;
-    latent attention does that.
+    Each row gets all keys and values of its sequence, padded at the end, and a mask. An attention
+    over just these gathers the rows of each sequence.
     """
 
     def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows, places: StateRows) -> None:
         if any(type(layer) is not LayerCache for layer in layers):
             raise ValueError("These caches do not return all of their keys.")
-        self.offset = mx.array(rows.lengths)
+        self.offset = rows.offset
         self.appended: tuple[Any, Any] = (None, None)
-        self._layers, self._rows = layers, rows
-        last = mx.array(list(rows.counts))[:, None] - 1
-        self._places = mx.minimum(mx.arange(places.longest), last)
-        self._is_ragged = min(rows.counts) < places.longest
+        self._held: tuple[Any, Any] = (None, None)
+        self._layers, self._rows, self._places = layers, rows, places
         self._total = max(map(add, rows.lengths, rows.counts))
 
     def make_mask(
         self, tokens: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
-        positions = (self.offset[:, None] + self._places)[:, None, :, None]
-        keys = mx.arange(self._total)
+        positions, keys = self.offset[:, None, None, None], mx.arange(self._total)
         mask = keys <= positions
         return mask if window_size is None else mask & (keys > positions - window_size)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Appends `[sequences, kv_heads, longest, head_dim]`; returns all, up to the longest."""
-        self.appended = self._append(keys, values)
+        """Appends `[rows, kv_heads, 1, head_dim]`; returns all of each row's sequence, up to the
+        longest: `[rows, kv_heads, longest, head_dim]`."""
+        places = self._places
+        self._held = self._append(places.gather(keys, 2), places.gather(values, 2))
+        self.appended = places.for_rows(self._held[0]), places.for_rows(self._held[1])
         return self.appended
+
+    def attend(
+        self,
+        attend: Callable[..., mx.array],
+        inputs: tuple[mx.array, mx.array, mx.array],
+        scale: Any,
+        mask: Any = None,
+    ) -> mx.array:
+        """The output of an attention, `[rows, heads, 1, head_dim]`."""
+        queries, *others = inputs
+        layer, places = self._layers[0], self._places
+        held = [
+            own
+            for array in others
+            for own, appended in zip(self._held, self.appended, strict=True)
+            if array is appended
+        ]
+        if len(held) < len(others):
+            return attend(queries, *others, cache=layer, scale=scale, mask=mask)
+        gathered, mask = places.gather(queries, 2), places.gather(mask, 2)
+        return places.scatter(attend(gathered, *held, cache=layer, scale=scale, mask=mask), 2)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         return self.appended
@@ -222,14 +243,14 @@ class PaddedLayer:
             held: tuple[list[mx.array], list[mx.array]] = [], []
             for seat, (layer, count) in enumerate(zip(layers, counts, strict=True)):
                 own = (part[seat : seat + 1, :, :count] for part in (keys, values))
-                fill = [(0, 0), (0, 0), (0, self._total - ends[seat]), (0, 0)]
+                fill = self._total - ends[seat]
                 for whole, part in zip(held, layer.update_and_fetch(*own), strict=True):
-                    whole.append(mx.pad(part, fill))
+                    padding = [(0, 0), (0, 0), (0, fill), (0, 0)]
+                    whole.append(mx.pad(part, padding) if fill else part)
             return mx.concatenate(held[0]), mx.concatenate(held[1])
-        if self._is_ragged:  # the padding writes what the last row of its sequence does
-            rows = self._places[:, None, :, None]
-            keys, values = (mx.take_along_axis(part, rows, axis=2) for part in (keys, values))
-        at = (self.offset[:, None] + self._places)[:, None, :, None]
+        last = mx.array(list(counts))[:, None] - 1  # which the padding is a copy of
+        places = mx.minimum(mx.arange(self._places.longest), last)
+        at = (mx.array(self._rows.lengths)[:, None] + places)[:, None, :, None]
         for layer, end in zip(layers, ends, strict=True):
             check_room(end, layer.capacity)
         return _append_shared(layers, at, keys, values, ends)
@@ -251,17 +272,18 @@ def _append_shared(
 
 
 class BatchedCaches:
-    """The caches of several sequences for one forward pass, with `counts` rows of each. The pass is
-    over `[rows, 1]` tokens, or, if it `pads`, over `[sequences, longest]`. A model is called with
-    `layers`; a `recorder`, where a layer needs one, goes to `record`.
+    """The caches of several sequences for one forward pass over `[rows, 1]` tokens, with `counts`
+    rows of each. If it `pads`, networks get keys to read. A model is called with `layers`; a
+    `recorder`, where a layer needs one, goes to `record`.
     """
 
     def __init__(
         self, caches: Sequence[KVCache], counts: Sequence[int], *, pads: bool = False
     ) -> None:
         self._caches = caches
+        self._pads = pads
         self._rows = BatchedRows(counts, caches, pads=pads)
-        self._state_rows = StateRows(counts, pads=pads)
+        self._state_rows = StateRows(counts)
         stack = caches[0].stack
         is_same = stack is not None and all(cache.stack is stack for cache in caches)
         self._before = iter(stack if is_same and stack is not None else ())
@@ -272,16 +294,6 @@ class BatchedCaches:
         ]
         has_order = bool(self._states) and self._state_rows.longest > 1
         self.recorder = self._state_rows if has_order else None
-
-    def ids(self, tokens: mx.array) -> mx.array:
-        """The tokens `[rows]` as a model takes them."""
-        rows = self._state_rows
-        return tokens[rows.padded] if rows.pads else tokens[:, None]
-
-    def rows_of(self, logits: mx.array) -> mx.array:
-        """The logits `[rows, vocabulary]` of what a model returned."""
-        rows = self._state_rows
-        return logits.flatten(0, 1)[rows.places] if rows.pads else logits[:, 0]
 
     def advance(self) -> None:
         """Counts the tokens of the forward pass that was built, and hands out the states."""
@@ -296,9 +308,11 @@ class BatchedCaches:
             inner = zip(*(part.caches for part in parts), strict=True)
             return CacheList(*map(self._batched, inner))
         if isinstance(parts[0], LayerCache):
-            rows, places = self._rows, self._state_rows
+            rows = self._rows
             self.attention.append(
-                PaddedLayer(parts, rows, places) if places.pads else BatchedLayer(parts, rows)
+                PaddedLayer(parts, rows, self._state_rows)
+                if self._pads
+                else BatchedLayer(parts, rows)
             )
             return self.attention[-1]
         self._states.append(BatchedStates(parts, self._state_rows, next(self._before, None)))

@@ -18,14 +18,12 @@ from akunu_py.cache.states import Recording, Recur
 
 class StateRows(Recording):
     """The rows of a forward pass, `counts` of each sequence, and the inputs of recurrent layers:
-    `convolved` is `[sequences, kept + longest, width]`. A forward pass that `pads` is over
-    `[sequences, longest]` tokens; others are over `[rows, 1]`.
+    `convolved` is `[sequences, kept + longest, width]`.
     """
 
-    def __init__(self, counts: Sequence[int], *, pads: bool = False) -> None:
+    def __init__(self, counts: Sequence[int]) -> None:
         super().__init__()
         self.counts = counts
-        self.pads = pads
         self.longest = max(counts)
 
     @cached_property
@@ -61,24 +59,34 @@ class StateRows(Recording):
 
     def gather(self, rows: mx.array, axis: int) -> mx.array:
         """`[rows, .., 1, ..]`, with one place on `axis`, as `[sequences, .., longest, ..]`."""
-        if self.pads:
+        if self.longest == 1:
             return rows
+        if len(self.counts) == 1:
+            return rows.swapaxes(0, axis)
         return mx.moveaxis(mx.squeeze(rows, axis)[self.padded], 1, axis)
 
     def scatter(self, padded: mx.array, axis: int) -> mx.array:
         """The opposite of `gather`."""
-        if self.pads:
+        if self.longest == 1:
             return padded
+        if len(self.counts) == 1:
+            return padded.swapaxes(0, axis)
         flat = mx.moveaxis(padded, axis, 1).flatten(0, 1)
         return mx.expand_dims(flat[self.places], axis)
+
+    def for_rows(self, held: mx.array) -> mx.array:
+        """What each row's sequence has of `held`, `[sequences, ..]`."""
+        if self.longest == 1:
+            return held
+        if len(self.counts) == 1:
+            return mx.broadcast_to(held, (self.longest, *held.shape[1:]))
+        return held[self.seats]
 
     def convolve(self, call: Callable[[mx.array], mx.array], given: mx.array) -> mx.array:
         """A convolution over `[rows, kept + 1, width]`: each row has the state of its sequence, and
         then its own input."""
-        inputs = given
-        if not self.pads:
-            kept = given[mx.array(self._firsts), :-1]
-            inputs = mx.concatenate([kept, self.gather(given[:, -1:], 1)], axis=1)
+        kept = given[mx.array(self._firsts), :-1]
+        inputs = mx.concatenate([kept, self.gather(given[:, -1:], 1)], axis=1)
         return self.scatter(super().convolve(call, inputs), 1)
 
     def advance(
@@ -110,7 +118,7 @@ class BatchedStates:
             before.cache[index] if before and before.holds(index, held) else _stacked(held)
             for index, held in enumerate(self.own)
         ]
-        if rows.longest > 1 and not rows.pads:
+        if rows.longest > 1:
             self.cache = [
                 entry[rows.seats] if entry is not None and entry.ndim == 3 else entry
                 for entry in self.cache

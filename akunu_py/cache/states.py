@@ -204,8 +204,8 @@ def record(recording: Recording | None) -> Generator[None, None, None]:
         _active.recording = before
 
 
-def make_recordable(network: nn.Module) -> None:
-    """Lets `record` see the recurrent layers of a network from mlx-lm.
+def make_recordable(network: nn.Module) -> bool:
+    """Lets `record` see the recurrent layers of a network from mlx-lm; whether there are any.
 
     Replaces its convolutions, and functions in mlx-lm's modules for the whole process, by ones that
     compute the same and record their inputs.
@@ -216,12 +216,14 @@ def make_recordable(network: nn.Module) -> None:
         if type(layer) is nn.Conv1d
     ]
     network.update_modules(tree_unflatten(convolutions))
+    found = bool(convolutions)
     for layer in network.modules():
         module = sys.modules.get(type(layer).__module__)  # that of a model's own code may be absent
         for name in _RECURRENCES.keys() & (vars(module) if module else {}).keys():
-            call = getattr(module, name)
+            found, call = True, getattr(module, name)
             if not hasattr(call, "__wrapped__"):
                 setattr(module, name, _recorded(call, *_RECURRENCES[name]))
+    return found
 
 
 class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]

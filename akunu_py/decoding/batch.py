@@ -196,9 +196,9 @@ class Batch:
             return error
 
     def _pads(self, members: Sequence[Member]) -> bool:
-        """Whether a forward pass costs as much as if all had the longest draft: padded models
-        compute the padding, and recurrences run over `[sequences, longest]` tokens."""
-        return self._model.pads_batches or members[0].target.cache.has_states
+        """Whether a forward pass costs as much as if all had the longest draft: recurrences run
+        over `[sequences, longest]` tokens."""
+        return members[0].target.cache.has_states
 
     def _company(self, members: Sequence[Member]) -> Company:
         context = sum(one.target.length for one in members)

@@ -164,3 +164,37 @@ def test_marks_of_drafts_long_ago_keep_no_states_of_others() -> None:
         forward(one)
         after = forward()
     assert after - before < sum(one.nbytes for one in caches)
+
+
+LATENT = ["deepseek_v3", "glm4_moe_lite", "kimi_linear", "longcat_flash", "bailing_hybrid"]
+
+
+@pytest.mark.parametrize("name", LATENT)
+def test_latent_attention_expands_no_context_for_a_few_tokens(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(name)
+    cache = model.make_cache(64)
+    model.prefill(range(3, 43), cache)
+    layer = next(part for part in model.network.modules() if "embed_q" in part)
+    expanded, call = list[int](), type(layer.embed_q).__call__
+
+    def counted(self: Any, x: mx.array, transpose: bool = True) -> Any:
+        expanded.extend([] if transpose else [x.shape[2]])
+        return call(self, x, transpose)
+
+    monkeypatch.setattr(type(layer.embed_q), "__call__", counted)
+    rows = mx.arange(5) + 7
+    cache.mark()
+    found = model.forward(rows, cache)
+    assert cache.length == 45
+    assert not expanded
+    assert cache.rollback(40) == 0
+    model.is_latent = False
+    assert mx.allclose(found, model.forward(rows, cache), atol=1e-4)
+    assert set(expanded) == {45}
+
+
+def test_other_models_do_not_read_their_keys_for_drafts() -> None:
+    names = ["llama", "qwen3_5", "minicpm3", "deepseek_v32", "longcat_flash_ngram"]
+    assert not any(make_model(name).is_latent for name in names)
