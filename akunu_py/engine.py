@@ -18,7 +18,7 @@ from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.measure import BUDGET_S, Calibrate, Unfinished, find_cost_curve
 from akunu_py.decoding.batch import Batch
 from akunu_py.decoding.speculation import DrafterFactory, SpeculationState
-from akunu_py.errors import ContextOverflowError, InvalidRequestError
+from akunu_py.errors import AkunuError, ContextOverflowError, InvalidRequestError
 from akunu_py.events import Answering, Completion, Event, EventStream
 from akunu_py.machine.backend import Backend
 from akunu_py.machine.device_memory import spare_cache_bytes
@@ -282,12 +282,13 @@ class Engine:
             sequences[-1].reader = answers[-1][0]
             scheduler.add(sequences[-1])
         try:
+            for sequence in sequences:  # an invalid one ends the batch before anything is computed
+                self.runner.encode(sequence)
+            _read(answers)
             while scheduler.waiting or scheduler.running:
                 scheduler.admit(self.runner)
                 scheduler.advance(self.runner)
-                for reader, completion in answers:
-                    for event in reader.ready():
-                        completion.add(event)
+                _read(answers)
         finally:
             for sequence in sequences:
                 self.runner.close(sequence)
@@ -367,6 +368,18 @@ class Engine:
         nothing is left to write. With `closing`, writes everything."""
         self.runner.owner.check()
         return self._prefixes.save(closing=closing)
+
+
+def _read(answers: list[tuple[EventStream, Completion]]) -> None:
+    """Adds what has come to each answer; an error says which prompt it is about."""
+    for number, (reader, completion) in enumerate(answers, 1):
+        try:
+            for event in reader.ready():
+                completion.add(event)
+        except AkunuError as error:
+            if len(answers) > 1:
+                error.args = (f"Prompt {number} of {len(answers)}: {error}",)
+            raise
 
 
 def _merged(options: Options | None, named: Mapping[str, Any]) -> Options | None:

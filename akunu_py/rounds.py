@@ -134,10 +134,10 @@ class Stats:
     `reasoning_tokens` are those of the reasoning at the beginning of the answer, with its marks.
     `shared_forwards` are those `target_forwards` that another request counts too. `plain_s` is the
     time that the tokens would have taken one at a time, by the measured cost of a step; 0 if that
-    was not measured. `queue_s` is the time in a queue; `setup_s` is the time after that for
-    encoding the prompt and for what the first request of a kind measures; then the other clocks
-    start. `decode_since` is when decoding began, by `perf_counter`; it is None before that and in
-    the sums of several requests.
+    was not measured, or others were answered meanwhile. `queue_s` is the time in a queue; `setup_s`
+    is the time after that for encoding the prompt and for what the first request of a kind
+    measures; then the other clocks start. `decode_since` is when decoding began, by `perf_counter`;
+    it is None before that and in the sums of several requests.
     """
 
     prompt_tokens: int = 0

@@ -455,5 +455,7 @@ def _event(sequence: Sequence, text: TextStream, outcome: Round, step_s: float) 
             outcome.finish = Finish.STOP
     sequence.stats.add(outcome)
     sequence.stats.plain_s += step_s * len(outcome.tokens)
+    if sequence.in_company:  # its time is not that of its own passes
+        sequence.stats.plain_s = 0.0
     sequence.stats.reasoning_tokens = text.reasoning_tokens
     return Event(outcome, tuple(pieces), copy(sequence.stats), stop=text.stop)

@@ -112,6 +112,9 @@ class Scheduler:
         """Computes the next forward pass; returns False if there is nothing to compute."""
         chosen = self._choose(runner)
         rounds = 0
+        if len(self.running) > 1:
+            for sequence in self.running:
+                sequence.in_company = True
         for sequence in chosen:
             was_prefilling = sequence.phase is Phase.PREFILLING
             sequence.chunks += was_prefilling

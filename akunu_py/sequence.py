@@ -91,6 +91,7 @@ class Sequence:
     lacks_memory: bool = False
     chunks: int = 0
     rounds: int = 0
+    in_company: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, Options):

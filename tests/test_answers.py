@@ -57,8 +57,11 @@ def test_answers_in_turn_are_as_they_are_alone(stepped: Engine) -> None:
 
 
 def test_a_batch_ends_with_its_first_error(stepped: Engine) -> None:
-    with pytest.raises(ContextOverflowError):
+    done = stepped.model.forwards
+    with pytest.raises(ContextOverflowError, match=r"^Prompt 2 of 2: ") as found:
         stepped.generate_batch([PROMPTS[0], [1] * 100_000], Options(20))
+    assert found.value.limit
+    assert stepped.model.forwards == done
     assert not any(slot.busy for slot in stepped.slots)
     assert stepped.generate(PROMPTS[0], Options(5)).token_ids
 

@@ -52,6 +52,8 @@ def test_what_drafts_bring_is_known_once_costs_are_measured(tiny_model_dir: Path
     stats = engine.generate(PROMPT, Options(max_tokens=20)).stats
     assert stats.plain_s > 0
     assert stats.speedup == stats.plain_s / stats.decode_s
+    together = engine.generate_batch([PROMPT] * 2, Options(max_tokens=4))
+    assert [one.stats.speedup for one in together] == [None, None]
 
 
 @pytest.mark.parametrize("drafter", ["none", "ngram"])

@@ -87,6 +87,7 @@ class BatchPlanner:
         _, speedup = self._share(forecasts, kept, company)
         if pipelined:
             self._note(speedup)
+            self._after_step = False  # it is noted
         return speedup <= 1.0 + MIN_SAVING and self._pipeline_gain.of_step(0.0) >= 0.0
 
     def _note(self, speedup: float) -> None:

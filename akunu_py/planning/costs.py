@@ -317,6 +317,12 @@ class KnownCosts:
             self._priced, self._usual = curve, affordable(curve, found, FREE)
         return self._usual
 
+    @property
+    def shares_exact(self) -> bool:
+        """Whether exact answers share forward passes, by what is known so far."""
+        found = self._curve().row_class
+        return found is not None and found.shared > 0
+
     def exactness(self, options: Options) -> str:
         """How exact an answer is with drafts, and what that costs, for the user."""
         rows = self.rows_of(options)

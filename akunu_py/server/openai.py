@@ -177,7 +177,7 @@ def figures_of(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
         for stats in done.values()
         if stats.decode_since is not None
     ]
-    if len(spans) > 1:  # they are decoded together
+    if len(spans) > 1:  # they are decoded together, or one after another
         sums.plain_s = 0.0
         sums.decode_s = max(end for _, end in spans) - min(begin for begin, _ in spans)
     usage = {

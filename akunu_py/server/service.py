@@ -191,7 +191,11 @@ class Service:
     @property
     def why_in_turns(self) -> str | None:
         """Why jobs that run at the same time do not share forward passes; None if they do."""
-        return self.engine.batch.why_impossible if self.worker.scheduler.parallel > 1 else None
+        if self.worker.scheduler.parallel == 1:
+            return None
+        if self.defaults.exact and not self.engine.costs.shares_exact:
+            return "Exact requests take turns: no shared pass computes just what single ones do."
+        return self.engine.batch.why_impossible
 
     @property
     def is_encoding(self) -> bool:

@@ -116,3 +116,13 @@ def test_guesses_are_made_where_all_gain_by_them_and_else_now_and_then() -> None
     assert [at for at, pays in enumerate(made) if pays] == [
         PROBE_AFTER - 1, PROBE_AFTER, 2 * PROBE_AFTER + 1, 2 * PROBE_AFTER + 2
     ]  # fmt: skip
+
+
+def test_a_proposal_is_noted_once() -> None:
+    planner = planner_of(FLAT)
+    noted = list[float]()
+    planner._note = noted.append  # type: ignore[assignment, method-assign]
+    planner.lengths([NO_DRAFT] * 4, NONE_KEPT, FOUR)
+    planner.steps_ahead([UNSURE] * 4, NONE_KEPT, FOUR, pipelined=True)
+    planner.lengths([UNSURE] * 4, NONE_KEPT, FOUR)
+    assert len(noted) == 1
