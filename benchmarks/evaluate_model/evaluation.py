@@ -46,13 +46,12 @@ from benchmarks.evaluate_model.held_out import (
     versions,
 )
 from benchmarks.evaluate_model.outcomes import (
-    OUTCOMES,
-    Message,
+    FACTS,
+    STRANGERS,
     case_outcome,
+    facts,
     hard_cases,
     outcome,
-    shown_code,
-    strangers,
 )
 from benchmarks.evaluate_model.scoring import Scorer, copied_positions
 from benchmarks.records import markdown_table, options_of, record
@@ -62,6 +61,7 @@ from models.training.corpus import SourceFile
 from models.training.examples import Turns
 from models.training.fill_in import Hole
 from models.training.functions import Function, is_function
+from models.training.people import Message, conversations_of, read_conversations, shown_code
 from models.training.refusals import is_honest
 
 ROOT = Path(__file__).parents[2]
@@ -122,7 +122,7 @@ def fillings(
     """
     found = Tally("exact", "ends", "parses", kinds=("all",))
     for hole in cases:
-        answer, ended = scorer.answer(hole_prompt(scorer, hole), most)
+        answer, ended, _ = scorer.answer(hole_prompt(scorer, hole), most)
         if one_line:
             ended = ended and bool(answer.strip()) and "\n" not in answer
         found.add(
@@ -184,7 +184,7 @@ def chat_edits(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
         score = scorer.score(prompt, answer)
         text, ended = case.answer, True
         if not score.exact:
-            text, ended = scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)
+            text, ended, _ = scorer.answer(prompt, len(answer) + MAX_ANSWER_LENGTH)
         given = "\n".join(content for _, content in case.request)
         is_code = ended and text.startswith("```")
         unchanged = not score.exact and case.kind != UNDO and is_code and code_of(text) in given
@@ -202,7 +202,7 @@ def by_hand(scorer: Scorer, conversations: Iterable[Turns]) -> Shares:
         said: Turns = []
         for (_, request), (_, right) in zip(conversation[::2], conversation[1::2], strict=True):
             said.append(("user", request))
-            answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
+            answer, ended, _ = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
             kind, exact = "later" if len(said) > 1 else "first", answer == edits.fenced(right)
             if right in (ANY_WORDS, WHAT_CHANGE):
                 kind = "others"
@@ -216,38 +216,39 @@ def asked_for_code(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """Of requests without code: the shares of answers that ask for it, and that do not end."""
     found = Tally("asked", "loops", kinds=("all",))
     for case in cases:
-        answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
+        answer, ended, _ = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
         found.add(("all",), ended and answer == case.answer, not ended)
     return found.shares
 
 
 def hard(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     """The shares of outcomes for each kind of hard case, and for all."""
-    found = Tally(*OUTCOMES)
+    found = Tally(*FACTS)
     for case in cases:
         most = len(scorer.encode(case.answer)) + MAX_ANSWER_LENGTH
-        answer, ended = scorer.answer(scorer.chat_prompt(case.request), most)
-        what = case_outcome(case, answer, ended=ended)
-        found.add((case.kind, "all"), *(what == one for one in OUTCOMES))
+        answer = scorer.answer(scorer.chat_prompt(case.request), most)
+        what = case_outcome(case, answer.text, ended=answer.ended)
+        found.add((case.kind, "all"), *facts(what, case.request[-1][1], answer))
     return found.shares
 
 
-def of_strangers(scorer: Scorer, conversations: Iterable[list[Message]]) -> Shares:
+def of_people(scorer: Scorer, conversations: Iterable[list[Message]]) -> Shares:
     """The shares of outcomes of messages, and of conversations by their worst answer."""
-    found = Tally(*OUTCOMES, kinds=("messages", "conversations"))
+    found = Tally(*FACTS, kinds=("messages", "conversations"))
     for conversation in conversations:
         said: Turns = []
-        worst = 0
+        worst = (True, *[False] * (len(FACTS) - 1))
         for message in conversation:
             asked, answered = ([text for role, text in said if role == one] for one in ROLES)
             said.append(("user", message.text))
-            answer, ended = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
+            answer = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
             shown = shown_code([*asked, message.text], answered)
-            what = outcome(answer, message.accepted, shown=shown, ended=ended)
-            found.add(("messages",), *(what == one for one in OUTCOMES))
-            worst = max(worst, OUTCOMES.index(what))
-            said.append(("assistant", answer))
-        found.add(("conversations",), *(worst == index for index in range(len(OUTCOMES))))
+            what = outcome(answer.text, message.accepted, shown=shown, ended=answer.ended)
+            true = facts(what, message.text, answer)
+            found.add(("messages",), *true)
+            worst = max(worst, true, key=lambda one: one.index(True))
+            said.append(("assistant", answer.text))
+        found.add(("conversations",), *worst)
     return found.shares
 
 
@@ -261,7 +262,7 @@ def outside(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
     and begin as the right answer does, and that do not end."""
     found = Tally("honest", "fits", "loops")
     for case in cases:
-        answer, ended = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
+        answer, ended, _ = scorer.answer(scorer.chat_prompt(case.request), MAX_ANSWER_LENGTH)
         honest = ended and is_honest(answer)
         fits = answer.partition(".")[0] == case.answer.partition(".")[0]
         found.add((case.kind, "all"), honest, honest and fits, not ended)
@@ -350,7 +351,8 @@ def _hard_cases(wanted: Wanted) -> dict[str, Any]:
     scorer, _, functions = _prepared(wanted.folder)
     return {
         "hard_cases": hard(scorer, hard_cases(functions, wanted.of(HARD_PER_KIND))),
-        "strangers": of_strangers(scorer, strangers()),
+        "strangers": of_people(scorer, read_conversations(STRANGERS)),
+        "people": of_people(scorer, conversations_of(held_out=True)),
     }
 
 
@@ -431,8 +433,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ("by_hand", "message in own words", ("exact",)),
         ("by_hand_2", "message in later own words", ("exact",)),
         ("no_code", "edit without its code, first message", ("asked", "loops")),
-        ("hard_cases", "hard case", OUTCOMES),
-        ("strangers", "strangers' first minutes", OUTCOMES),
+        ("hard_cases", "hard case", FACTS),
+        ("strangers", "strangers' first minutes", FACTS),
+        ("people", "in people's own words", FACTS),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),
     ):

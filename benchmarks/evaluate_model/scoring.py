@@ -7,6 +7,7 @@ after the tokens before it, so one forward decides it and no answer has to be ge
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,14 @@ class Score:
     @property
     def exact(self) -> bool:
         return bool(self.hits.all())
+
+
+class Answer(NamedTuple):
+    """A greedy answer, whether it ended by itself, and the log-probability of all its tokens."""
+
+    text: str
+    ended: bool
+    log_probability: float = 0.0
 
 
 class Scorer:
@@ -63,18 +72,20 @@ class Scorer:
         hits = mx.argmax(logits, axis=-1) == expected
         return Score(np.array(hits), float(np.array(nats)))
 
-    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        """The greedy answer, of at most `most` tokens, and whether it ended by itself."""
+    def answer(self, prompt: list[int], most: int) -> Answer:
+        """The greedy answer, of at most `most` tokens."""
         import mlx.core as mx  # noqa: PLC0415
         from mlx_lm.generate import generate_step  # noqa: PLC0415
 
         ends = self._tokenizer.eos_token_ids
         tokens: list[int] = []
-        for token, _ in generate_step(mx.array(prompt), self._model, max_tokens=most):
+        total = 0.0
+        for token, logprobs in generate_step(mx.array(prompt), self._model, max_tokens=most):
+            total += float(np.array(logprobs[token]))
             if token in ends:
-                return self._tokenizer.decode(tokens), True
+                return Answer(self._tokenizer.decode(tokens), ended=True, log_probability=total)
             tokens.append(token)
-        return self._tokenizer.decode(tokens), False
+        return Answer(self._tokenizer.decode(tokens), ended=False, log_probability=total)
 
 
 def copied_positions(before: list[int], answer: list[int]) -> list[int]:

@@ -32,24 +32,22 @@ from benchmarks.evaluate_model.held_out import (
     own_words,
     two_edit_cases,
 )
-from benchmarks.evaluate_model.outcomes import (
-    ASK,
-    CODE,
-    NO,
-    SAME,
-    Accepted,
-    case_outcome,
-    hard_cases,
-    outcome,
-    shown_code,
-    strangers,
-)
-from benchmarks.evaluate_model.scoring import Score
+from benchmarks.evaluate_model.outcomes import STRANGERS, case_outcome, hard_cases, outcome
+from benchmarks.evaluate_model.scoring import Answer, Score
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE
 from models.training.edits import Edit, fenced
 from models.training.fill_in import Hole
 from models.training.functions import Function
+from models.training.people import (
+    ASK,
+    CODE,
+    NO,
+    SAME,
+    Accepted,
+    read_conversations,
+    shown_code,
+)
 from models.training.phrases import REQUESTS, unmarked
 
 
@@ -90,8 +88,8 @@ class Speaker(OneTokenACharacter):
     def score(self, prompt: list[int], answer: list[int]) -> Score:
         return Score(np.arange(len(answer)) < 3, 0.0)
 
-    def answer(self, prompt: list[int], most: int) -> tuple[str, bool]:
-        return self._says("".join(map(chr, prompt)))
+    def answer(self, prompt: list[int], most: int) -> Answer:
+        return Answer(*self._says("".join(map(chr, prompt))))
 
 
 PARROT = Speaker(lambda said: (said if said == WHAT_CHANGE else fenced(said), True))
@@ -251,7 +249,7 @@ def test_the_code_of_a_message_is_found_behind_or_below_its_words() -> None:
 
 
 def test_the_right_answers_of_strangers_are_python() -> None:
-    found = strangers()
+    found = read_conversations(STRANGERS)
     assert len(found) == 100
     for message in (message for conversation in found for message in conversation):
         assert message.accepted

@@ -22,7 +22,10 @@ REPEATS, CODE, FILL_IN, QUESTIONS = "repeats", "code", "fim", "questions"
 EDITS, LONG_EDITS = "edits", "long_edits"
 SUBSTITUTED_KINDS = (EDITS, LONG_EDITS)
 """Kinds in which words are exchanged and requests are learned, as real code."""
-COPYING_KINDS = (*SUBSTITUTED_KINDS, "short_edits", "refusals", "chats", "hard_cases")
+COPYING_KINDS = (
+    *SUBSTITUTED_KINDS,
+    *("short_edits", "refusals", "chats", "hard_cases", "people"),
+)
 """Kinds whose answers are aligned with what they copy."""
 COPIED_WEIGHT, TURN_WEIGHT = 3.0, 9.0
 """How much a token of an edit counts that copies, and one at which the edit is decided. All must be

@@ -30,6 +30,7 @@ from models.training.functions import (
 )
 from models.training.hard_cases import HardCases
 from models.training.invented import Inventor
+from models.training.people import People
 
 SEED = 6
 HOLE_EVERY = 700  # characters of a file for each hole made in it
@@ -45,6 +46,7 @@ INVENTED_KINDS = {
     "refusals": 20,
     "chats": 28,
     "hard_cases": 36,
+    "people": 24,
 }  # times `documents`
 Shards = Iterator[tuple[str, Shard]]
 
@@ -143,6 +145,7 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Shards:
         "refusals": lambda number: refusals.conversations(requests, number),
         "chats": chats.conversations,
         "hard_cases": HardCases(inventor, sources.functions).conversations,
+        "people": People(inventor).conversations,
     }
     for name, times in INVENTED_KINDS.items():
         yield name, shard(map(chat, makers[name](times * count)), sources.processor)

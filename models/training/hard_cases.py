@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from models.training import short_edits, wordings
+from models.training.chats import WHAT_CHANGE
 from models.training.edits import Edit, Pool, fenced, names, whole
 from models.training.edits.base import closed, phrase, spliced
 from models.training.examples import Turns
@@ -27,8 +28,7 @@ from models.training.wordings import as_follow_up
 ALREADY: str = CHOICES["already"]
 """Said under code that the request does not change."""
 WHICH_NAME: str = CHOICES["which_name"]
-_ABSENT: str = CHOICES["absent"]
-_WHAT_CHANGE: str = CHOICES["what_change"]
+ABSENT: str = CHOICES["absent"]
 _REAL, _LONGEST_REAL = 0.25, 700  # of edits are of real functions, of at most so many characters
 _ONE_LINE = 0.6  # of statements stand in one line
 _SHOWN = 0.2  # of codes are shown before anything is asked
@@ -127,7 +127,7 @@ class HardCases:
         instruction = edit.instruction.replace(f"`{old}`", f"`{missing}`", 1)
         asked = replace(edit, instruction=instruction, after=edit.before)
         request = wordings.request(self._words(kind, asked), edit.before, self._rng)
-        return [("user", request), ("assistant", _ABSENT.format(name=missing))]
+        return [("user", request), ("assistant", ABSENT.format(name=missing))]
 
     def statements(self) -> Turns | None:
         """An edit of statements that stand in one line, or under each other; some were shown
@@ -455,7 +455,7 @@ class HardCases:
                 said,
             ]
         if chance < 0.35:
-            return [("user", code), ("assistant", _WHAT_CHANGE), ("user", words), said]
+            return [("user", code), ("assistant", WHAT_CHANGE), ("user", words), said]
         return [("user", wordings.request(words, code, rng)), said]
 
     def undoing_a_part(self) -> Turns | None:
@@ -501,7 +501,7 @@ class HardCases:
             before, after = (textwrap.indent(text, indent) for text in (before, after))
         if rng.random() < 0.4:
             around = rng.choice(("{}", "\n{}", "{}\n", "\n{}\n"))
-            return [("user", around.format(before)), ("assistant", _WHAT_CHANGE)]
+            return [("user", around.format(before)), ("assistant", WHAT_CHANGE)]
         return self._asked(self._words(kind, edit), before, after)
 
     def _edit(self, kinds: Sequence[str]) -> tuple[str, Edit]:
@@ -527,7 +527,7 @@ class HardCases:
         """An edit asked for with its code, or once that was shown."""
         if self._rng.random() < _SHOWN and "\n" not in words:
             words = wordings.ended(closed(words), self._rng)
-            shown = [("user", before), ("assistant", _WHAT_CHANGE), ("user", words)]
+            shown = [("user", before), ("assistant", WHAT_CHANGE), ("user", words)]
         else:
             shown = [("user", wordings.request(words, before, self._rng))]
         return [*shown, ("assistant", fenced(after))]
