@@ -5,10 +5,11 @@ The prompt appears immediately; the model loads meanwhile, on a thread of its ow
 
 import re
 import sys
+from math import log
 from textwrap import dedent
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.cli.conversation import Conversation, Turn
+from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.loading import check_ability, fetch_model, load_engine
 from akunu_py.cli.render import UNFINISHED
 from akunu_py.cli.screen import Screen
@@ -21,6 +22,8 @@ from akunu_py.worker import EngineWorker
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
+SURE: Final = 0.8
+"""Less probable answers of the bundled model are doubted."""
 _SECONDS_TO_STOP: Final = 3.0
 _CODE: Final = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -42,28 +45,34 @@ def run(settings: ChatSettings) -> int:
             if on_terminal
             else Screen(worker.loading)
         )
+        doubts = settings.model.is_bundled
         conversation = Conversation(
             worker,
             settings.options,
             system=settings.system_prompt,
             show_drafts=settings.show_drafts,
             progress=screen.progress,
+            scores=doubts,
         )
-        Chat(conversation, screen, doubts=settings.model.is_bundled).run()
+        Chat(conversation, screen, doubts=doubts).run()
     finally:
         worker.close(_SECONDS_TO_STOP)
     return 0
 
 
-def doubt_of(turn: Turn) -> str | None:
-    """What is wrong with the code in an answer, for the user; None if nothing is."""
-    for code in () if turn.finish in UNFINISHED else _CODE.findall(turn.text):
+def doubt_of(question: str, answer: str, log_probability: float) -> str | None:
+    """What is wrong with the code in an answer, for the user; None if nothing is. The probability
+    is that of the whole answer, by the model that gave it."""
+    blocks = _CODE.findall(answer)
+    for code in blocks:
         try:
             parse_python(dedent(code))  # a method may be pasted as it stands in its class
         except NO_PYTHON:
             return "The code in this answer is not valid Python."
-        if code.strip() in turn.question:
+        if code.strip() in question and answer.rstrip().endswith("```"):
             return "The code in this answer is unchanged."
+    if blocks and log_probability < log(SURE):
+        return "The model is not sure of this answer; check it, or ask in other words."
     return None
 
 
@@ -105,8 +114,10 @@ class Chat:
             self._screen.show_turn(reply, show_drafts=self._conversation.show_drafts)
         except RuntimeError as error:
             raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
-        if self._doubts and (doubt := doubt_of(reply)):
-            self._screen.notice(doubt)
+        if self._doubts and reply.finish not in UNFINISHED:
+            doubt = doubt_of(reply.question, reply.text, reply.log_probability)
+            if doubt is not None:
+                self._screen.notice(doubt)
 
     def _prepare(self) -> None:
         engine = self._screen.await_model()

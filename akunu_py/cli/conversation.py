@@ -32,7 +32,8 @@ _ROLES: Final = ("system", "user", "assistant")
 class Conversation:
     """The messages so far, and the options of the next answer.
 
-    The worker may still be loading. `progress` is called with the prompt tokens done and in total.
+    The worker may still be loading. `progress` is called with the prompt tokens done and in total;
+    `scores` asks for the probabilities of answers.
     Replace `options` and `show_drafts` to change them for the next answers. `stats` has the
     statistics of every turn since the start or the last reset. `edited` is the file of the last
     request for an edit.
@@ -46,6 +47,7 @@ class Conversation:
         system: str | None = None,
         show_drafts: bool = False,
         progress: Callable[[int, int], None] | None = None,
+        scores: bool = False,
     ) -> None:
         self.worker = worker
         self.options = options
@@ -53,6 +55,7 @@ class Conversation:
         self.messages: Sequence[Message] = system_messages(system)
         self.stats: list[Stats] = []
         self.progress = progress
+        self.scores = scores
         self.edited: TextFile | None = None
         self._last: Turn | None = None
 
@@ -113,7 +116,8 @@ class Turn:
     At the end, the conversation keeps both, even if the answer was cut short. Only a turn cancelled
     before its first token leaves no trace. The worker's thread makes the `transcript` of the
     earlier turns, from that of the `previous` turn or from the messages. The `answer` is the text
-    without its reasoning.
+    without its reasoning, and the `log_probability` that of the whole text, if the
+    conversation `scores`.
     """
 
     def __init__(
@@ -130,6 +134,7 @@ class Turn:
         self.prompt: list[int] = []
         self.tokens: list[int] = []
         self.text = self.answer = ""
+        self.log_probability = 0.0
         self.stats = Stats()
         self.finish: Finish | None = None
         self._conversation = conversation
@@ -141,6 +146,7 @@ class Turn:
         talk = self._conversation
         reasoning = talk.worker.loading.result().tokenizer.reasoning
         options = replace(talk.options, reports_progress=True, reasoning=reasoning)
+        options = replace(options, logprobs=0) if talk.scores else options
         with talk.worker.stream(self._encode, options) as self._events:
             if self._cancelled:
                 self._events.cancel()
@@ -151,6 +157,8 @@ class Turn:
                     continue
                 self.tokens.extend(event.tokens)
                 self.text += event.text
+                said = (*event.logprobs, *filter(None, [event.end_logprob]))
+                self.log_probability += sum(token.logprob for token in said)
                 self.answer += "".join(piece.text[piece.thought :] for piece in event.pieces)
                 self.stats, self.finish = event.stats, event.finish_reason
                 yield event

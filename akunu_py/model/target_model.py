@@ -66,7 +66,9 @@ class TargetModel:
     Full attention keeps `max_kv_size` tokens, or all. `vector_attention` are the limits of a kernel
     that may be faster in parts; `row_split` says which passes use them. `padding` gives what a
     drafted round is padded to (see `CostCurve.padding`), `pads_batches` says whether the network
-    reads the keys of batches, padded. `ranks` names the processes that compute, if not just this
+    reads the keys of batches, padded. `is_latent`: its attention is latent, in mlx-lm's form, which
+    for one token of a sequence attends to the latent keys, and for more expands the whole context
+    into keys and values. `ranks` names the processes that compute, if not just this
     one; `forwards` counts passes built.
     """
 
@@ -85,7 +87,7 @@ class TargetModel:
         vector_attention: VectorAttention | None = None,
         head: Head | None = None,
     ) -> None:
-        self._is_recurrent = make_recordable(network)
+        is_recurrent = make_recordable(network)
         self.network = network
         self.original = network if original is None else original
         self.tokenizer = tokenizer
@@ -108,6 +110,12 @@ class TargetModel:
         self._intercepts = False
         if self.row_split is not None:
             self._intercept()
+        names = {name for part in network.modules() for name in part}
+        self.is_latent = (
+            "embed_q" in names
+            and "indexer" not in names
+            and (is_recurrent or not self.make_cache(1).has_states)
+        )
 
     @cached_property
     def why_no_drafts(self) -> str | None:
@@ -118,14 +126,6 @@ class TargetModel:
                 "the same forward pass, so drafts would change the answer."
             )
         return no_rollback_reason(self.make_cache(1))
-
-    @cached_property
-    def is_latent(self) -> bool:
-        """Whether it has latent attention in mlx-lm's form, which for one token of a sequence
-        attends to the latent keys, and for more expands the whole context into keys and values."""
-        names = {name for part in self.network.modules() for name in part}
-        serves = self._is_recurrent or not self.make_cache(1).has_states
-        return "embed_q" in names and "indexer" not in names and serves
 
     @property
     def full_name(self) -> str:

@@ -4,6 +4,7 @@ import ast
 import textwrap
 from collections import Counter
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,14 @@ from benchmarks.evaluate_model.held_out import (
     own_words,
     two_edit_cases,
 )
-from benchmarks.evaluate_model.outcomes import STRANGERS, case_outcome, hard_cases, outcome
+from benchmarks.evaluate_model.outcomes import (
+    FACTS,
+    STRANGERS,
+    case_outcome,
+    facts,
+    hard_cases,
+    outcome,
+)
 from benchmarks.evaluate_model.scoring import Answer, Score
 from models.training import refusals
 from models.training.chats import WHAT_CHANGE
@@ -233,6 +241,23 @@ def test_an_answer_is_right_or_honest_or_broken(
 ) -> None:
     assert outcome(answer, [accepted], shown="y = 0", ended=True) == expected
     assert outcome(answer, [accepted], shown="y = 0", ended=False) == "broken"
+
+
+@pytest.mark.parametrize(
+    ("what", "probability", "expected"),
+    [
+        ("broken", 0.5, ["doubted"]),
+        ("broken", 0.9, ["broken"]),
+        ("right", 0.5, ["right", "right but doubted"]),
+        ("right", 0.9, ["right"]),
+    ],
+)
+def test_a_broken_answer_that_the_chat_doubts_is_told_apart(
+    what: str, probability: float, expected: list[str]
+) -> None:
+    answer = Answer(fenced("x = 2"), ended=True, log_probability=log(probability))
+    true = facts(what, "make it 2: x = 1", answer)
+    assert [name for name, fact in zip(FACTS, true, strict=True) if fact] == expected
 
 
 def test_any_docstring_will_do_where_the_right_one_has_three_dots() -> None:

@@ -57,6 +57,20 @@ def test_turns_are_kept(start: Start) -> None:
     assert len(conversation.stats) == 2
 
 
+def test_an_answer_has_its_probability(real: Conversation) -> None:
+    turn = real.ask("Hello?")
+    receive(turn)
+    assert turn.log_probability == 0.0
+    real.scores = True
+    scored = real.retry()
+    assert receive(scored) == turn.text
+    options = Options(20, logprobs=0)
+    with real.worker.stream(lambda _: scored.prompt, options) as events:
+        wanted = sum(one.logprob for event in events for one in event.logprobs)
+    assert scored.log_probability == pytest.approx(wanted, abs=1e-3)
+    assert wanted < -1.0
+
+
 def test_a_stop_string_in_reasoning_stops_nothing(tmp_path: Path) -> None:
     worker = EngineWorker(lambda: parrot_engine(tmp_path / "parrot"))
     conversation = Conversation(worker, Options(stop=("Question:",)))
