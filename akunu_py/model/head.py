@@ -15,10 +15,12 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import CacheList, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.cache import KVCache as GrowingLayerCache
 
+from akunu_py.cache.batched import BatchedCaches
 from akunu_py.cache.kv_cache import KVCache
 from akunu_py.cache.model_cache import make_kv_cache
 from akunu_py.cache.states import parts_of
 from akunu_py.errors import ModelLoadError
+from akunu_py.model.attention import MOST_APART, has_latent_attention, intercept_attention
 
 _MEBI: Final = 2**20
 _EMBEDDINGS: Final = (nn.Embedding, nn.QuantizedEmbedding)
@@ -105,10 +107,11 @@ class HeadStep(nn.Module):  # type: ignore[misc]
         return list(self._caches)
 
     def __call__(self, embedded: mx.array, hidden: mx.array, caches: Sequence[Any]) -> mx.array:
+        """The states of pairs, all `[sequences, pairs, hidden_size]`."""
         parts = [self.embedding_norm(embedded), self.hidden_norm(hidden)]
         joined = mx.concatenate(parts[::-1] if self._hidden_first else parts, axis=-1)
         layers = [*caches, None]  # Nemotron-H looks for a state after them
-        states: mx.array = self.body(self.projection(joined)[None], cache=layers)[0]
+        states: mx.array = self.body(self.projection(joined), cache=layers)
         return self._normed(states) if self._passes_normed else states
 
     def predicting(self, states: mx.array) -> mx.array:
@@ -142,6 +145,9 @@ class Head:
         self._body = body
         self._output = output_of(network, body)
         self._layout = layout
+        self._is_latent = has_latent_attention(step.body)
+        if self._is_latent:
+            intercept_attention(step.body)
         self.after_norm = after_norm
         self.repeats = repeats
 
@@ -173,7 +179,13 @@ class Head:
         """
         for part in parts_of(cache.layers):
             part.offset = cache.length  # an empty layer did not count missing pairs
-        states = self._step(self._body.embed(tokens), hidden, cache.layers)
+        embedded = self._body.embed(tokens)
+        if self._is_latent and 1 < tokens.size <= MOST_APART:
+            batch = BatchedCaches([cache], [tokens.size], pads=True)
+            states = self._step(embedded[:, None], hidden[:, None], batch.layers)[:, 0]
+            batch.advance()
+            return states
+        states = self._step(embedded[None], hidden[None], cache.layers)[0]
         cache.advance(tokens.size)
         return states
 

@@ -29,7 +29,13 @@ from akunu_py.cache.model_cache import (
 from akunu_py.cache.states import make_recordable, record
 from akunu_py.errors import ModelLoadError
 from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
-from akunu_py.model.attention import RowSplit, attending, intercept_attention
+from akunu_py.model.attention import (
+    MOST_APART,
+    RowSplit,
+    attending,
+    has_latent_attention,
+    intercept_attention,
+)
 from akunu_py.model.files import CONTEXT_KEYS, FALLBACK_CONTEXT
 from akunu_py.model.head import Head
 from akunu_py.model.library import short_count
@@ -41,10 +47,6 @@ PREFILL_STEP: Final = 512
 """The default number of prompt tokens per forward pass."""
 FORWARDS_PER_CLEANUP: Final = 256
 """How often MLX returns freed buffers; a growing context leaves larger and larger ones."""
-_MOST_APART: Final = 64
-"""Up to so many tokens of one sequence go through latent attention as a batch of single tokens: 4
-take 36 ms instead of 112 after 2,000 others, 32 take 160 instead of 204 (deepseek_v3, 40 million
-parameters, two cores of an EPYC)."""
 REST_S: Final = 0.02
 """How long other ranks sleep between two checks for a message while there is no request: a wait in
 MLX keeps a core busy."""
@@ -66,10 +68,9 @@ class TargetModel:
     Full attention keeps `max_kv_size` tokens, or all. `vector_attention` are the limits of a kernel
     that may be faster in parts; `row_split` says which passes use them. `padding` gives what a
     drafted round is padded to (see `CostCurve.padding`), `pads_batches` says whether the network
-    reads the keys of batches, padded. `is_latent`: its attention is latent, in mlx-lm's form, which
-    for one token of a sequence attends to the latent keys, and for more expands the whole context
-    into keys and values. `ranks` names the processes that compute, if not just this
-    one; `forwards` counts passes built.
+    reads the keys of batches, padded; `is_latent`, whether a few tokens of one sequence go through
+    its latent attention as a batch of single ones. `ranks` names the processes that compute, if not
+    just this one; `forwards` counts passes built.
     """
 
     def __init__(
@@ -110,11 +111,8 @@ class TargetModel:
         self._intercepts = False
         if self.row_split is not None:
             self._intercept()
-        names = {name for part in network.modules() for name in part}
-        self.is_latent = (
-            "embed_q" in names
-            and "indexer" not in names
-            and (is_recurrent or not self.make_cache(1).has_states)
+        self.is_latent = has_latent_attention(network) and (
+            is_recurrent or not self.make_cache(1).has_states
         )
 
     @cached_property
@@ -300,7 +298,7 @@ class TargetModel:
     def forward(self, tokens: mx.array, cache: KVCache) -> mx.array:
         """Appends tokens `[positions]` to a cache that has room for them, and predicts the token
         after each: lazy logits `[positions, vocabulary]`."""
-        if self.is_latent and 1 < tokens.size <= _MOST_APART:
+        if self.is_latent and 1 < tokens.size <= MOST_APART:
             return self._forward_rows(tokens, [cache], [tokens.size], pads=True)
         self._begin(_first_sequence)
         split = self._split_for(tokens.size, cache.length)
