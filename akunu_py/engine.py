@@ -256,8 +256,9 @@ class Engine:
         **named: Unpack[NamedOptions],
     ) -> list[Completion]:
         """Answers several prompts together, `parallel` at a time, each as `generate` would; see
-        `stream` for the errors. Options are those of every request, or a list with those of each;
-        named ones hold for every request, and a seed is that of each prompt.
+        `stream` for the errors. A prompt is text, token ids, or the messages of a chat. Options
+        are those of every request, or a list with those of each; named ones hold for every request,
+        and a seed is that of each prompt.
 
         They share forward passes (exact ones as far as their class allows), unless
         `batch.why_impossible` gives a reason not to. Raises InvalidRequestError also if `parallel`

@@ -51,7 +51,7 @@ class SequenceRunner(Protocol):
 
 
 class Scheduler:
-    """Admits sequences and advances them, at most `parallel` together, 1 to `MAX_PARALLEL`.
+    """Admits sequences and advances them, at most `parallel` together.
 
     If more urgent ones arrive, the least urgent are paused, not dropped: at most `parallel` of
     them, and none if only one may run. A sequence is admitted when there is memory for it, and no

@@ -108,7 +108,7 @@ class Batch:
         self._costs = costs
         self._may_join = may_join
         self._planner = BatchPlanner(costs, rates or AcceptanceRates())
-        self._together: tuple[frozenset[int], int] = frozenset(), 0  # sequences, and their steps
+        self._together: tuple[frozenset[int], int] = frozenset(), 0  # caches, and their steps
         self._latest: SharedForward | None = None
         self._clock = RoundClock(lambda: model.forwards)
         self._handed_over = 0.0
@@ -232,7 +232,7 @@ class Batch:
         """Submits one forward pass over what all of them want, or over a step `ahead` of each;
         `guessed` are the chains that may have guessed for it."""
         if members and members[0].most_rows:
-            members = self._submit_padded(members, ahead=ahead)
+            members = self._submit_alone(members, ahead=ahead)
         if len(members) <= 1:
             for one in members:
                 one.submit_ahead() if ahead else one.submit()
@@ -270,7 +270,7 @@ class Batch:
         self._latest = shared
         shared.seconds = (perf_counter() - begun) / len(parts)
 
-    def _submit_padded(self, members: Sequence[Member], *, ahead: bool) -> list[Member]:
+    def _submit_alone(self, members: Sequence[Member], *, ahead: bool) -> list[Member]:
         """Submits the forward passes of exact members that need padding; returns the others."""
         others = []
         for one in members:
