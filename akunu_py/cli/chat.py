@@ -22,7 +22,7 @@ from akunu_py.worker import EngineWorker
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-SURE: Final = 0.8
+SURE: Final = 0.7
 """Less probable answers of the bundled model are doubted."""
 _SECONDS_TO_STOP: Final = 3.0
 _CODE: Final = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -76,7 +76,7 @@ class TestPipe:
 
     @pytest.mark.parametrize(
         ("answer", "probability", "is_doubted"),
-        [("```\na = 2\n```", 0.7, True), ("```\na = 2\n```", 0.9, False), ("No.", 0.1, False)],
+        [("```\na = 2\n```", 0.6, True), ("```\na = 2\n```", 0.8, False), ("No.", 0.1, False)],
     )
     def test_code_that_is_not_probable_is_doubted(
         self, answer: str, probability: float, is_doubted: bool
