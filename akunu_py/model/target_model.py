@@ -111,8 +111,11 @@ class TargetModel:
         self._intercepts = False
         if self.row_split is not None:
             self._intercept()
-        self.is_latent = has_latent_attention(network) and (
-            is_recurrent or not self.make_cache(1).has_states
+        has_plain_caches = kv_quantization is None and max_kv_size is None
+        self.is_latent = (
+            has_plain_caches
+            and has_latent_attention(network)
+            and (is_recurrent or not self.make_cache(1).has_states)
         )
 
     @cached_property
