@@ -61,6 +61,14 @@ class BatchedRows:
         return cast(list[mx.array], mx.split(rows, self._ends, axis=axis))
 
     @cached_property
+    def places(self) -> mx.array:
+        """Where rows padded to the longest are appended, `[sequences, 1, longest, 1]`; the padding
+        goes to the place of a sequence's last row, of which it is a copy."""
+        last = mx.array(list(self.counts))[:, None] - 1
+        rows = mx.minimum(mx.arange(max(self.counts)), last)
+        return (mx.array(self.lengths)[:, None] + rows)[:, None, :, None]
+
+    @cached_property
     def _visible(self) -> mx.array:
         return mx.arange(self._longest) <= self.offset[:, None, None, None]
 
@@ -248,12 +256,9 @@ class PaddedLayer:
                     padding = [(0, 0), (0, 0), (0, fill), (0, 0)]
                     whole.append(mx.pad(part, padding) if fill else part)
             return mx.concatenate(held[0]), mx.concatenate(held[1])
-        last = mx.array(list(counts))[:, None] - 1  # which the padding is a copy of
-        places = mx.minimum(mx.arange(self._places.longest), last)
-        at = (mx.array(self._rows.lengths)[:, None] + places)[:, None, :, None]
         for layer, end in zip(layers, ends, strict=True):
             check_room(end, layer.capacity)
-        return _append_shared(layers, at, keys, values, ends)
+        return _append_shared(layers, self._rows.places, keys, values, ends)
 
 
 def _append_shared(
