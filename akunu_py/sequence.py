@@ -59,7 +59,8 @@ class Sequence:
 
     For the scheduler: `place` is the lowest free number among running sequences; it was `passed`
     over so often in a row, and `overtaken` by so many chunks of shorter, later prompts; it
-    `lacks_memory` if it could not grow at its last turn.
+    `lacks_memory` if it could not grow at its last turn. `in_company`: others were running in one
+    of its rounds.
     """
 
     asked: Asked | EncodedPrompt | Callable[[], Asked]

@@ -76,7 +76,7 @@ class BatchPlanner:
         pipelined: bool,
     ) -> bool | None:
         """Whether a single step of each should be submitted before the forward pass in flight is
-        read; otherwise, `forecasts`, made while a step was in flight if `pipelined`, would be
+        read; otherwise, `forecasts`, made while a pass was in flight if `pipelined`, would be
         verified. None if the costs are unknown.
         """
         guessed = {Origin.HEAD, Origin.MODEL}
