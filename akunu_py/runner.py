@@ -425,14 +425,13 @@ class Runner:
             rows=rows,
         )
         longest = limit if options.max_tokens is None else options.max_tokens
-        shared = rows.shared if options.exact and isinstance(rows, RowClass) else 0
+        shared = rows.shared if isinstance(rows, RowClass) else 0
         return Member(
             target,
             session,
             prompt[-1],
             Limits(longest, sequence.end_tokens),
-            shares=not options.exact or shared > 0,
-            most_rows=shared,
+            most_rows=shared if options.exact else None,
             keeps_drafts=options.num_draft_tokens is not None,
         )
 

@@ -48,8 +48,8 @@ copies all caches once, and saves operations in each later step."""
 
 
 class Member(Decoding[PendingForward]):
-    """A sequence that may share forward passes with others, if it `shares`; an exact one shares
-    passes of at most `most_rows` (0: no limit). It `takes_turns` if its last round shared none
+    """A sequence that may share forward passes of at most `most_rows` with others; without a limit,
+    it is not exact, and at 0, it decodes alone. It `takes_turns` if its last round shared none
     although others had one.
     """
 
@@ -63,12 +63,10 @@ class Member(Decoding[PendingForward]):
         known: int,
         limits: Limits,
         *,
-        shares: bool = True,
-        most_rows: int = 0,
+        most_rows: int | None = None,
         keeps_drafts: bool = False,
     ) -> None:
         super().__init__(target, session, known, limits)
-        self.shares = shares
         self.most_rows = most_rows
         self._keeps_drafts = keeps_drafts
 
@@ -134,7 +132,7 @@ class Batch:
         self._clock.note_pause(perf_counter() - self._handed_over)
         self._break_up(members)
         outcomes = dict[Member, Round | Exception | None]()
-        for group in self._groups([one for one in members if one.shares]):
+        for group in self._groups([one for one in members if one.most_rows != 0]):
             outcomes |= self._advance_together(group)
         for one in members:
             if one not in outcomes:
@@ -170,7 +168,7 @@ class Batch:
         if len(members) < 2 or self.why_impossible:
             return []
         if not self._model.pads_batches:
-            kinds = defaultdict[int, list[Member]](list)
+            kinds = defaultdict[int | None, list[Member]](list)
             for one in members:
                 kinds[one.most_rows].append(one)
             parts = [
@@ -220,7 +218,8 @@ class Batch:
         drafts = [one.draft for one in members]
         kept = [one.kept_of(draft) for one, draft in zip(members, drafts, strict=True)]
         lengths = self._planner.lengths(drafts, kept, self._company(members))
-        spare = members[0].most_rows - len(members) if members[0].most_rows else sum(lengths)
+        most = members[0].most_rows
+        spare = sum(lengths) if most is None else most - len(members)
         for one, length in zip(members, lengths, strict=True):
             if one.forward is not None:
                 one.forward.draft = one.draft.cut(min(length, spare))
@@ -231,7 +230,7 @@ class Batch:
     ) -> None:
         """Submits one forward pass over what all of them want, or over a step `ahead` of each;
         `guessed` are the chains that may have guessed for it."""
-        if members and members[0].most_rows:
+        if members and members[0].most_rows is not None:
             members = self._submit_alone(members, ahead=ahead)
         if len(members) <= 1:
             for one in members:
@@ -250,7 +249,7 @@ class Batch:
         if not parts:
             return
         counts = [one.tokens.size for one in inputs]
-        if parts[0].most_rows == 0 and (sum(counts) == len(parts) or self._model.pads_batches):
+        if parts[0].most_rows is None and (sum(counts) == len(parts) or self._model.pads_batches):
             self._join([one.target.cache for one in parts])
         shared = SharedForward(
             sequences=len(parts),

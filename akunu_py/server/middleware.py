@@ -221,11 +221,16 @@ class DisconnectMiddleware:
         self._turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                self._release(scope, 0)  # before the client can ask again
+            await send(message)
+
         try:
             body = await self._read(scope, receive)
             if body is not None:
                 scope[BODY], scope[RELEASE] = body, partial(self._release, scope)
-                await self._run(scope, receive, send)
+                await self._run(scope, receive, answer)
         finally:
             scope.pop(RELEASE, None)
             self._held_bytes -= scope.pop(_HELD, 0)
