@@ -62,6 +62,12 @@ class Event:
         return self.round.end_logprob
 
     @property
+    def log_probability(self) -> float:
+        """That of its tokens and its end token together; 0 if the request did not ask for it."""
+        said = (*self.logprobs, *filter(None, [self.end_logprob]))
+        return sum(token.logprob for token in said)
+
+    @property
     def text(self) -> str:
         """The text of all pieces."""
         return "".join([piece.text for piece in self.pieces])

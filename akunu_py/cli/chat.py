@@ -3,29 +3,22 @@
 The prompt appears immediately; the model loads meanwhile, on a thread of its own.
 """
 
-import re
 import sys
-from math import log
-from textwrap import dedent
 from typing import TYPE_CHECKING, Final
 
-from akunu_py.cli.conversation import Conversation
+from akunu_py.cli.conversation import Conversation, Turn
 from akunu_py.cli.loading import check_ability, fetch_model, load_engine
-from akunu_py.cli.render import UNFINISHED
 from akunu_py.cli.screen import Screen
 from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import LeaveChatError, run_command
-from akunu_py.edits.parts import NO_PYTHON, parse_python
+from akunu_py.edits.shown import doubt_of
 from akunu_py.errors import AkunuError, BackendError, ContextOverflowError
 from akunu_py.worker import EngineWorker
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
-SURE: Final = 0.7
-"""Less probable answers of the bundled model are doubted."""
 _SECONDS_TO_STOP: Final = 3.0
-_CODE: Final = re.compile(r"^```(?:python)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def run(settings: ChatSettings) -> int:
@@ -60,25 +53,8 @@ def run(settings: ChatSettings) -> int:
     return 0
 
 
-def doubt_of(question: str, answer: str, log_probability: float) -> str | None:
-    """What is wrong with the code in an answer, for the user; None if nothing is. The probability
-    is that of the whole answer, by the model that gave it."""
-    blocks = _CODE.findall(answer)
-    for code in blocks:
-        try:
-            parse_python(dedent(code))  # a method may be pasted as it stands in its class
-        except NO_PYTHON:
-            return "The code in this answer is not valid Python."
-        if code.strip() in question and answer.rstrip().endswith("```"):
-            return "The code in this answer is unchanged."
-    if blocks and log_probability < log(SURE):
-        return "The model is not sure of this answer; check it, or ask in other words."
-    return None
-
-
 class Chat:
-    """Connects a screen and a conversation; shows doubts about an answer below it, if it
-    `doubts`."""
+    """Connects a screen and a conversation; warns of doubtful answers if it `doubts`."""
 
     def __init__(self, conversation: Conversation, screen: Screen, *, doubts: bool) -> None:
         self._conversation = conversation
@@ -111,13 +87,17 @@ class Chat:
             self._screen.say(reply)
             return
         try:
-            self._screen.show_turn(reply, show_drafts=self._conversation.show_drafts)
+            self._screen.show_turn(
+                reply, show_drafts=self._conversation.show_drafts, warning=self._warning
+            )
         except RuntimeError as error:
             raise BackendError(f"MLX failed ({error}); the conversation is unchanged.") from error
-        if self._doubts and reply.finish not in UNFINISHED:
-            doubt = doubt_of(reply.question, reply.text, reply.log_probability)
-            if doubt is not None:
-                self._screen.notice(doubt)
+
+    def _warning(self, turn: Turn) -> str | None:
+        if not self._doubts:
+            return None
+        said = [one["content"] for one in turn.messages_before if one["role"] != "system"]
+        return doubt_of([*said, turn.question], turn.text, turn.log_probability)
 
     def _prepare(self) -> None:
         engine = self._screen.await_model()

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from akunu_py.edits.shown import UNSURE, is_unsure
 from akunu_py.edits.text_file import TextFile
 from akunu_py.errors import InvalidRequestError, SessionFileError
 from akunu_py.events import Event, EventStream
@@ -87,6 +88,11 @@ class Conversation:
             raise InvalidRequestError("The last answer was stopped; /retry asks again.")
         return self.messages[-2]["content"], self.messages[-1]["content"]
 
+    @property
+    def unsure(self) -> str | None:
+        """A warning if the bundled model is not sure of its last answer."""
+        return UNSURE if self._last and is_unsure(self._last.log_probability) else None
+
     def keep(self, turn: "Turn") -> None:
         self.messages = [
             *turn.messages_before,
@@ -157,8 +163,7 @@ class Turn:
                     continue
                 self.tokens.extend(event.tokens)
                 self.text += event.text
-                said = (*event.logprobs, *filter(None, [event.end_logprob]))
-                self.log_probability += sum(token.logprob for token in said)
+                self.log_probability += event.log_probability
                 self.answer += "".join(piece.text[piece.thought :] for piece in event.pieces)
                 self.stats, self.finish = event.stats, event.finish_reason
                 yield event

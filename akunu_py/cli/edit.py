@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import termios
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from akunu_py.cli.screen import read_bytes
 from akunu_py.cli.settings import EditSettings
 from akunu_py.edits.edit import Edit, Question, Wanted, edit_of, request_for
 from akunu_py.edits.growing import diff_of
+from akunu_py.edits.shown import UNSURE, is_unsure
 from akunu_py.edits.text_file import TextFile, check_output
 from akunu_py.errors import BackendError, EditError, InvalidRequestError
 from akunu_py.option_words import file_path
@@ -134,6 +136,7 @@ class _Editor:
     def edit(self, engine: "Engine", file: TextFile) -> dict[str, Any]:
         """Edits a file; returns what `--json` prints about it."""
         settings, edit, stats = self._settings, None, Stats()
+        self._log_probability = 0.0  # of the bundled model's answers
         new, why, written = file.text, None, False
         try:
             wanted = Wanted(
@@ -142,6 +145,8 @@ class _Editor:
             edit = edit_of(file, wanted, engine.tokenizer, engine.context_limit)
             stats = edit.stats
             self._show(engine, edit)
+            if edit.doubt is None and is_unsure(self._log_probability):
+                edit.doubt = UNSURE
             new, why = edit.new, edit.doubt
             if settings.checks and new == file.text:
                 why = None  # it is as it should be
@@ -179,13 +184,15 @@ class _Editor:
             self._screen.write(diff_of(edit.old, edit.new, edit.name))
 
     def _ask(self, engine: "Engine", question: Question) -> Generator["Event", None, None]:
-        options = replace(self._settings.options, reports_progress=True)
+        scored = 0 if self._settings.model.is_bundled else None
+        options = replace(self._settings.options, reports_progress=True, logprobs=scored)
         with closing(engine.stream(*request_for(engine.tokenizer, question, options))) as events:
             for event in events:
                 if event.prompt_done is not None:
                     self._bar(event.prompt_done, event.stats.prompt_tokens)
                     continue
                 self._bar.close()
+                self._log_probability += event.log_probability
                 yield event
 
     def _agreed(self, edit: Edit) -> str:
@@ -194,6 +201,7 @@ class _Editor:
         while True:
             if doubt:
                 tell(doubt)
+            _discard_typed()
             print(f"apply{' anyway' * bool(doubt)}? [y/n/e] ", end="", file=sys.stderr, flush=True)
             said = sys.stdin.readline()
             word = said.strip().lower()
@@ -225,6 +233,12 @@ class _Editor:
     def _print(self, file: TextFile, text: str) -> None:
         sys.stdout.buffer.write(file.encode(text))
         sys.stdout.flush()
+
+
+def _discard_typed() -> None:
+    """Discards what was typed before the question could be read."""
+    with suppress(OSError, ValueError, termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def _in_editor(name: str, text: str) -> str:

@@ -1,19 +1,20 @@
 """Screen: the input and output of a conversation through a pipe; standard input as text."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from akunu_py.cli.conversation import Turn
-from akunu_py.cli.render import AnswerWriter
+from akunu_py.cli.render import UNFINISHED, AnswerWriter
 from akunu_py.errors import AkunuError, InvalidRequestError
 from akunu_py.rounds import Finish
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
 
+Warn = Callable[[Turn], str | None]
 CONTEXT_FULL: Final = "The context is full; /reset starts over, and /save FILE keeps a copy."
 
 
@@ -47,11 +48,16 @@ class Screen:
     def progress(self, done: int, total: int) -> None:
         """Called on the worker's thread."""
 
-    def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
+    def show_turn(self, turn: Turn, *, show_drafts: bool, warning: Warn) -> None:
+        """Shows the answer as it comes, and a warning below it, if there is one."""
         writer = AnswerWriter(sys.stdout, show_drafts=show_drafts)
         for event in turn:
             writer.write(event.pieces)
         writer.end_line()
+        if found := warning(turn):
+            self.notice(found)
+        if turn.finish is Finish.LENGTH:
+            self.notice(f"This answer is not complete: {UNFINISHED[turn.finish]}.")
         if turn.finish is Finish.CONTEXT:
             self.notice(CONTEXT_FULL)
 

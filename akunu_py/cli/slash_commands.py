@@ -161,6 +161,7 @@ def _apply(conversation: Conversation, rest: str) -> Reply:
     asked, answer = conversation.last_answer()
     instruction = asked.partition("\n```")[0]  # what follows is the file, which says nothing
     new, doubt = apply_answer(file.name, file.text, answer, instruction)
+    doubt = doubt or conversation.unsure
     if doubt and first != _ANYWAY:
         raise EditError(f"{doubt} It was not applied; `/apply {_ANYWAY}` does that.")
     file.write(new)

@@ -42,7 +42,7 @@ from akunu_py.cli.render import (
     stats_line,
     wrapped,
 )
-from akunu_py.cli.screen import CONTEXT_FULL, Screen
+from akunu_py.cli.screen import CONTEXT_FULL, Screen, Warn
 from akunu_py.cli.settings import ChatSettings
 from akunu_py.cli.slash_commands import COMMANDS
 from akunu_py.errors import AkunuError
@@ -139,7 +139,7 @@ class TerminalScreen(Screen):
     def progress(self, done: int, total: int) -> None:
         self._bar(done, total)
 
-    def show_turn(self, turn: Turn, *, show_drafts: bool) -> None:
+    def show_turn(self, turn: Turn, *, show_drafts: bool, warning: Warn) -> None:
         writer = AnswerWriter(sys.stdout, show_drafts=show_drafts, wrap=True)
         try:
             with stopped_by_ctrl_c(turn.cancel):
@@ -149,6 +149,8 @@ class TerminalScreen(Screen):
         finally:
             self._bar.close()
             writer.end_line()
+        if found := warning(turn):
+            self._write(wrapped(found, columns_of(sys.stdout)) + "\n")
         limit = self._loading.result().context_limit
         self.notice(stats_line(turn.stats, turn.finish, limit) if turn.kept else _NOT_KEPT)
         if turn.finish is Finish.CONTEXT:

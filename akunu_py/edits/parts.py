@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice, pairwise
+from symtable import symtable
 from textwrap import dedent
 from typing import Final
 from warnings import catch_warnings, simplefilter
@@ -73,6 +74,7 @@ def parse_python(text: str) -> ast.Module:
     """The syntax tree of Python; one of `NO_PYTHON` if it is none."""
     with catch_warnings():
         simplefilter("ignore")  # what it warns of is the text's own
+        symtable(text, "", "exec")  # finds repeated arguments, which the parser takes
         return ast.parse(text)
 
 

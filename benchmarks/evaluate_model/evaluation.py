@@ -47,6 +47,7 @@ from benchmarks.evaluate_model.held_out import (
 )
 from benchmarks.evaluate_model.outcomes import (
     FACTS,
+    LATER_STRANGERS,
     STRANGERS,
     case_outcome,
     facts,
@@ -228,7 +229,7 @@ def hard(scorer: Scorer, cases: Iterable[ChatCase]) -> Shares:
         most = len(scorer.encode(case.answer)) + MAX_ANSWER_LENGTH
         answer = scorer.answer(scorer.chat_prompt(case.request), most)
         what = case_outcome(case, answer.text, ended=answer.ended)
-        found.add((case.kind, "all"), *facts(what, case.request[-1][1], answer))
+        found.add((case.kind, "all"), *facts(what, [text for _, text in case.request], answer))
     return found.shares
 
 
@@ -244,9 +245,10 @@ def of_people(scorer: Scorer, conversations: Iterable[list[Message]]) -> Shares:
             answer = scorer.answer(scorer.chat_prompt(said), MAX_ANSWER_LENGTH)
             shown = shown_code([*asked, message.text], answered)
             what = outcome(answer.text, message.accepted, shown=shown, ended=answer.ended)
-            true = facts(what, message.text, answer)
+            true = facts(what, [text for _, text in said], answer)
             found.add(("messages",), *true)
-            worst = max(worst, true, key=lambda one: one.index(True))
+            is_doubted = worst[-1] or true[-1]
+            worst = (*max(worst[:-1], true[:-1], key=lambda one: one.index(True)), is_doubted)
             said.append(("assistant", answer.text))
         found.add(("conversations",), *worst)
     return found.shares
@@ -352,6 +354,7 @@ def _hard_cases(wanted: Wanted) -> dict[str, Any]:
     return {
         "hard_cases": hard(scorer, hard_cases(functions, wanted.of(HARD_PER_KIND))),
         "strangers": of_people(scorer, read_conversations(STRANGERS)),
+        "strangers_later": of_people(scorer, read_conversations(LATER_STRANGERS)),
         "people": of_people(scorer, conversations_of(held_out=True)),
     }
 
@@ -435,6 +438,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
         ("no_code", "edit without its code, first message", ("asked", "loops")),
         ("hard_cases", "hard case", FACTS),
         ("strangers", "strangers' first minutes", FACTS),
+        ("strangers_later", "other strangers' first minutes", FACTS),
         ("people", "in people's own words", FACTS),
         ("outside_first", "outside, first message", ("honest", "fits", "loops")),
         ("outside_later", "outside, later message", ("honest", "fits", "loops")),

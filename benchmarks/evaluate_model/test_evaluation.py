@@ -35,6 +35,7 @@ from benchmarks.evaluate_model.held_out import (
 )
 from benchmarks.evaluate_model.outcomes import (
     FACTS,
+    LATER_STRANGERS,
     STRANGERS,
     case_outcome,
     facts,
@@ -256,7 +257,7 @@ def test_a_broken_answer_that_the_chat_doubts_is_told_apart(
     what: str, probability: float, expected: list[str]
 ) -> None:
     answer = Answer(fenced("x = 2"), ended=True, log_probability=log(probability))
-    true = facts(what, "make it 2: x = 1", answer)
+    true = facts(what, ["make it 2: x = 1"], answer)
     assert [name for name, fact in zip(FACTS, true, strict=True) if fact] == expected
 
 
@@ -270,11 +271,15 @@ def test_any_docstring_will_do_where_the_right_one_has_three_dots() -> None:
 def test_the_code_of_a_message_is_found_behind_or_below_its_words() -> None:
     assert shown_code(["rename a to b: a = 1"], []) == "a = 1"
     assert shown_code(["make it async\ndef f():\n    g()"], []) == "def f():\n    g()"
+    assert shown_code(["async\ndef f():\n    g()"], []) == "def f():\n    g()"
+    assert shown_code(["hint\n\nimport os\nx = 1"], []) == "import os\nx = 1"
+    assert shown_code(["rename a\ndef f(a): return a + 1"], []) == "def f(a): return a + 1"
     assert shown_code(["x = 1"], [fenced("x = 2"), "No."]) == "x = 2"
 
 
-def test_the_right_answers_of_strangers_are_python() -> None:
-    found = read_conversations(STRANGERS)
+@pytest.mark.parametrize("path", [STRANGERS, LATER_STRANGERS])
+def test_the_right_answers_of_strangers_are_python(path: Path) -> None:
+    found = read_conversations(path)
     assert len(found) == 100
     for message in (message for conversation in found for message in conversation):
         assert message.accepted

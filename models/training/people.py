@@ -1,8 +1,10 @@
 """Conversations in people's own words, written by hand, and the file format of such.
 
 A message begins with ">" and goes on with "."; "=" tells the right answer to it, and "|" the lines
-of its code. An empty line stands between conversations. `people.txt` is trained on, but for one
-conversation in eight; `benchmarks/evaluate_model` has others that nothing is trained on.
+of its code. An empty line stands between conversations. The first answer is trained; others are
+right, too. `people.txt` is trained on, but for one conversation in eight, and
+`benchmarks/evaluate_model` has others that nothing is trained on. An edit with "no" before its code
+is one that the model still got wrong after that; it learns to refuse it instead.
 """
 
 import ast
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from akunu_py.edits.shown import BLOCK, code_in
 from models.training.chats import WHAT_CHANGE
 from models.training.edits import fenced
 from models.training.examples import Turns
@@ -23,18 +26,18 @@ from models.training.refusals import SMALL_TALK, WHICH_CODE, answer
 PEOPLE = Path(__file__).with_name("people.txt")
 CODE, SAME, ASK, NO = "code", "same", "ask", "no"
 _TALK = {"thanks": "thanks", "hello": "greeting", "bye": "bye"}
-_BLOCK = re.compile(r"```(?:python)?\n(.*?)\n?```", re.DOTALL)
 _RENAME = re.compile(r"\b(?:rename|call|change) (?:the \w+ )?`?([A-Za-z_]\w*)`? (?:to|into|as|->) ")
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_PLAIN = re.compile(r"[\w\s]*")  # what might be Python, as "what is love" is, and is not meant so
-_RENAMED = 0.6  # of the names of a conversation, in four of five conversations
+_AS_WRITTEN, _RENAMED = 0.2, 0.6  # conversations that keep their names; names of the others
+_GOES_ON = 0.45  # with another conversation, about code of its own
 _TELLING = frozenset(
     word.lower()
     for one in WORDINGS.values()
     for line in (*one.official, *one.others)
     for word in _WORD.findall(line)
 )
-"""Words that requests are made of; in requests they are perhaps not meant as names."""
+"""Words of requests. A name that equals one is kept if a message uses it."""
 
 
 @dataclass(frozen=True)
@@ -79,33 +82,17 @@ def read_conversations(path: Path) -> list[list[Message]]:
 
 
 def conversations_of(*, held_out: bool) -> list[list[Message]]:
-    """One part of those in `people.txt`."""
+    """The conversations of `people.txt` that are held out, or the others."""
     return [one for one in read_conversations(PEOPLE) if is_held_out(one[0].text) == held_out]
 
 
 def shown_code(messages: Sequence[str], answers: Sequence[str]) -> str:
     """The last code that was in an answer, or else in a message."""
-    for said in reversed(answers):
-        if found := _BLOCK.search(said):
-            return found[1]
-    for message in reversed(messages):
-        if found := _BLOCK.search(message):
-            return found[1]
-        parts = [message, message.partition(": ")[2], *_tails(message)]
-        for part in parts:
-            if not _PLAIN.fullmatch(part) and tree_of(part):
-                return part
-    return ""
+    blocks = (block[1] for said in reversed(answers) if (block := BLOCK.search(said)))
+    return next(filter(None, (*blocks, *map(code_in, reversed(messages)))), "")
 
 
-def _tails(message: str) -> Iterator[str]:
-    lines = message.split("\n")
-    for at in range(len(lines)):
-        yield "\n".join(lines[at:])
-        yield "\n".join(lines[: len(lines) - at])
-
-
-def tree_of(code: str) -> str | None:
+def syntax_of(code: str) -> str | None:
     """The syntax of a text, perhaps indented; None if it is not Python."""
     try:
         tree = ast.parse(textwrap.dedent(code).strip())
@@ -120,18 +107,26 @@ class People:
     def __init__(self, inventor: Inventor) -> None:
         self._inventor, self._rng = inventor, inventor.rng
         self._conversations = conversations_of(held_out=inventor.held_out)
+        self._left: list[list[Message]] = []
 
     def conversations(self, count: int) -> Iterator[Turns]:
-        """`count` conversations, each drawn as often as any other."""
-        for number in range(count):
-            if number % len(self._conversations) == 0:
-                self._rng.shuffle(self._conversations)
-            drawn = self._conversations[number % len(self._conversations)]
-            yield self._other_names(turns_of(drawn))
+        """`count` conversations; some go on with others, about code of their own."""
+        for _ in range(count):
+            turns = self._other_names(turns_of(self._next()))
+            while self._rng.random() < _GOES_ON:
+                after = self._next()
+                if shown_code([after[0].text], []):
+                    turns += self._other_names(turns_of(after))
+            yield turns
+
+    def _next(self) -> list[Message]:
+        if not self._left:
+            self._left = self._rng.sample(self._conversations, len(self._conversations))
+        return self._left.pop()
 
     def _other_names(self, turns: Turns) -> Turns:
         """The conversation with some of the names that its code binds exchanged everywhere."""
-        if self._rng.random() < 0.2:
+        if self._rng.random() < _AS_WRITTEN:
             return turns
         asked = [content for role, content in turns if role == "user"]
         spoken = {
@@ -154,24 +149,31 @@ class People:
 
 
 def turns_of(conversation: Sequence[Message]) -> Turns:
-    """The conversation with the first right answer to each message."""
+    """The conversation with the first right answer to each message, up to a refused edit: what
+    follows would be about its code."""
     turns: Turns = []
     for message in conversation:
         said = [content for role, content in turns if role == "user"] + [message.text]
         shown = shown_code(said, [content for role, content in turns if role == "assistant"])
         turns.append(("user", message.text))
         turns.append(("assistant", _answer(message, shown)))
+        if message.accepted[0].kind == NO and len(message.accepted) > 1:
+            break
     return turns
 
 
 def _answer(message: Message, shown: str) -> str:
     right = message.accepted[0]
-    if right.kind == CODE:
-        return fenced(right.code)
-    if right.kind == ASK:
-        return _question(message.text, shown)
-    fixed = {SAME: unchanged(shown), NO: answer("judge" if shown else "other")}
-    return fixed.get(right.kind) or SMALL_TALK[_TALK[right.kind]]
+    match right.kind:
+        case "code":
+            return fenced(right.code)
+        case "ask":
+            return _question(message.text, shown)
+        case "same":
+            return unchanged(shown)
+        case "no":
+            return answer("judge" if shown else "other")
+    return SMALL_TALK[_TALK[right.kind]]
 
 
 def _question(message: str, shown: str) -> str:
@@ -179,17 +181,22 @@ def _question(message: str, shown: str) -> str:
     if not shown:
         return WHICH_CODE
     missing = _RENAME.search(message)
-    if missing and missing[1].lower() not in {"it", "this", "that"} and missing[1] not in shown:
+    if (
+        missing
+        and missing[1].lower() not in {"it", "this", "that"}
+        and missing[1] not in _words(shown)
+    ):
         return ABSENT.format(name=missing[1])
     return WHAT_CHANGE
 
 
 def _bound(turns: Turns) -> list[str]:
-    """Names that code in answers binds, but those of functions that a docstring is written for."""
+    """Names that code in answers binds; if one has a docstring, which may repeat them in words,
+    not those of functions and classes."""
     found: dict[str, None] = {}
     docstrings = any('"""' in content for role, content in turns if role == "assistant")
     for role, content in turns:
-        for code in _BLOCK.findall(content) if role == "assistant" else ():
+        for code in BLOCK.findall(content) if role == "assistant" else ():
             try:
                 tree = ast.parse(textwrap.dedent(code))
             except (SyntaxError, ValueError):
@@ -199,7 +206,7 @@ def _bound(turns: Turns) -> list[str]:
                     found[node.arg] = None
                 elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                     found[node.id] = None
-                elif isinstance(node, ast.FunctionDef) and not docstrings:
+                elif not docstrings and isinstance(node, _DEFINITIONS):
                     found[node.name] = None
     return [name for name in found if name not in ("self", "cls") and "__" not in name]
 

@@ -6,7 +6,6 @@ A chat on a terminal first offers requests to try, or describes the user's own m
 import io
 import sys
 from collections.abc import Callable, Sequence
-from math import log
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from prompt_toolkit.input import PipeInput
 
 from akunu_py.__main__ import main
 from akunu_py.cli import terminal
-from akunu_py.cli.chat import Chat, doubt_of
+from akunu_py.cli.chat import Chat
 from akunu_py.cli.conversation import Conversation
 from akunu_py.cli.parser import parse
 from akunu_py.cli.screen import Screen
@@ -73,17 +72,6 @@ class TestPipe:
         _, said = capsys.readouterr().err.split("\n", 1)
         assert doubt in said
         assert bool(said) == bool(doubt)
-
-    @pytest.mark.parametrize(
-        ("answer", "probability", "is_doubted"),
-        [("```\na = 2\n```", 0.6, True), ("```\na = 2\n```", 0.8, False), ("No.", 0.1, False)],
-    )
-    def test_code_that_is_not_probable_is_doubted(
-        self, answer: str, probability: float, is_doubted: bool
-    ) -> None:
-        doubt = doubt_of("Double a = 1", answer, log(probability))
-        assert (doubt is not None) == is_doubted
-        assert doubt is None or "not sure" in doubt
 
     def test_a_backslash_continues_the_turn(self, talk: Talk) -> None:
         said = talk(FakeEngine(), b"\\\n\nEdit:\\\ndef f():\\\n\\\r\n    pass\nThanks\\")

@@ -127,6 +127,7 @@ def test_without_a_terminal_it_does_not_ask(
         ("I cannot.", "The model answered without an edit: I cannot."),
         (fenced(OLD), "The model gave the text back unchanged."),
         (fenced("def f(:\n"), "is no longer valid Python"),
+        (fenced(OLD.replace("(x)", "(x, x)")), "is no longer valid Python"),
         (fenced("def f(y):\n    return y\n"), "The answer drops g, which the instruction does"),
         ("<<<<<<< SEARCH\nno\n=======\nyes\n>>>>>>> REPLACE", "nowhere in the text"),
         (fenced(NEW.replace("y", "yy" * 3000)), "The answer was cut after"),
@@ -140,6 +141,16 @@ def test_what_is_wrong_is_not_written(
     assert path.read_text() == OLD
     err = capsys.readouterr().err
     assert err.index(f"{path} was left unchanged. ") < err.index(sentence)
+
+
+def test_what_the_bundled_model_is_not_sure_of_is_not_written(
+    answers: Answer, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(fenced(NEW))
+    monkeypatch.setattr("akunu_py.cli.edit.is_unsure", lambda _: True)
+    assert main(["edit", str(path), "Rename x", "--yes"]) == 4
+    assert path.read_text() == OLD
+    assert f"{path} was left unchanged. The model is not sure" in capsys.readouterr().err
 
 
 def test_a_doubtful_edit_is_offered_with_the_doubt(

@@ -202,6 +202,18 @@ def test_options_in_words() -> None:
     )
 
 
+def test_an_edit_that_the_model_is_not_sure_of_is_not_applied(
+    start: Callable[[FakeEngine], EngineWorker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "a.py").write_text("x = 1\n")
+    monkeypatch.setattr("akunu_py.cli.conversation.is_unsure", lambda _: True)
+    conversation = Conversation(start(FakeEngine("```\ny = 1\n```")), Options())
+    say(conversation, f"/edit {path} rename x to y")
+    with pytest.raises(AkunuError, match=r"not sure .* It was not applied"):
+        say(conversation, "/apply")
+    assert "+y = 1" in say(conversation, "/apply anyway")
+
+
 def test_an_edit_of_a_file_is_applied(
     start: Callable[[FakeEngine], EngineWorker], tmp_path: Path
 ) -> None:

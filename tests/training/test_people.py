@@ -58,6 +58,12 @@ def test_an_answer_is_what_its_kind_says(messages: list[Message], expected: str)
     assert turns_of(messages)[-1] == ("assistant", expected)
 
 
+def test_a_conversation_ends_with_an_edit_that_is_refused() -> None:
+    beyond = Message(f"sort it\n{DOUBLE}", [Accepted("no"), Accepted(CODE, "x = 1")])
+    turns = turns_of([said("cheers", "thanks"), beyond, said("that again", SAME)])
+    assert turns[3:] == [("assistant", answer("judge"))]
+
+
 def test_a_request_that_tells_too_little_is_answered_by_a_question() -> None:
     ((_, asked),) = turns_of([said(f"another type please\n{DOUBLE}", ASK)])[1:]
     assert asked.endswith(".")
@@ -67,8 +73,10 @@ def test_a_request_that_tells_too_little_is_answered_by_a_question() -> None:
 def test_names_are_exchanged_everywhere_or_nowhere() -> None:
     people = People(Inventor(random.Random(1)))
     people._conversations = [[said(f"hint price\n{DOUBLE}", CODE, DOUBLE.replace("e)", "e: int)"))]]
-    seen = set()
-    for (_, asked), (_, answered) in people.conversations(20):
+    seen, lengths = set(), set()
+    for turns in people.conversations(20):
+        lengths.add(len(turns))
+        (_, asked), (_, answered) = turns[-2:]
         words, _, code = asked.partition("\n")
         function = ast.parse(code).body[0]
         assert isinstance(function, ast.FunctionDef)
@@ -78,6 +86,7 @@ def test_names_are_exchanged_everywhere_or_nowhere() -> None:
         seen.add(name)
     assert "price" in seen
     assert len(seen) > 5
+    assert {2, 4} <= lengths  # some go on with other code
 
 
 def test_all_conversations_are_of_one_part_and_end_in_python() -> None:
@@ -85,7 +94,8 @@ def test_all_conversations_are_of_one_part_and_end_in_python() -> None:
     assert len(training) > 5 * len(held_out) > 500
     for conversation in (*training, *held_out):
         for index, message in enumerate(conversation):
-            (right,) = message.accepted
+            *refused, right = message.accepted
+            assert refused in ([], [Accepted("no")])
             assert bool(right.code.strip()) == (right.kind == CODE)
             code = textwrap.dedent(right.code).strip()
             try:
@@ -93,6 +103,8 @@ def test_all_conversations_are_of_one_part_and_end_in_python() -> None:
             except SyntaxError:  # methods with what stands between them
                 ast.parse(f"class A:\n{textwrap.indent(code, '    ')}")
             if right.kind == SAME:
-                before = turns_of(conversation[:index])
+                before = turns_of(
+                    [Message(one.text, one.accepted[-1:]) for one in conversation[:index]]
+                )
                 answers = [text for role, text in before if role == "assistant"]
                 assert shown_code([one.text for one in conversation[: index + 1]], answers)

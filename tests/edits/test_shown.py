@@ -1,0 +1,72 @@
+"""The code that messages show, and warnings about answers of the bundled model."""
+
+from math import log
+
+import pytest
+
+from akunu_py.edits.shown import code_in, doubt_of
+
+DOUBLE = "def double(n):\n    return n * 2"
+ASKED = f"make it async\n{DOUBLE}"
+ALREADY = "It was like that already."
+
+
+def fenced(code: str) -> str:
+    return f"```python\n{code}\n```"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (f"Rename n:\n{fenced(DOUBLE)}\nthanks", DOUBLE),
+        (ASKED, DOUBLE),
+        (f"{DOUBLE}\nnow with a docstring please", DOUBLE),
+        ("rename a to b: def f(a): return a + 1", "def f(a): return a + 1"),
+        ("rename a to b\ndef f(a): return a + 1", "def f(a): return a + 1"),
+        ("fix\nimport os\nx = 1", "import os\nx = 1"),
+        ("Remove the decorator: @cache\ndef f(x): return x", "@cache\ndef f(x): return x"),
+        ("async\n    def get(self):\n        pass", "    def get(self):\n        pass"),
+        ("what is love", ""),
+    ],
+)
+def test_code_is_found_in_a_message(message: str, code: str) -> None:
+    assert code_in(message) == code
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "warning"),
+    [
+        ([ASKED], fenced(f"async {DOUBLE}"), None),
+        ([ASKED], fenced(DOUBLE), "unchanged"),
+        ([ASKED], fenced("async def double(n)"), "not valid Python"),
+        ([ASKED], fenced(DOUBLE.replace("n)", "n, n)")), "not valid Python"),
+        ([f"hint\n    {DOUBLE}"], fenced("    x: int = 1\n    y = 2"), None),
+        (["make it sync: async def f(x): return x"], fenced("def f(x): return x"), None),
+        (["Replace `x = 1` with `x = 2` in: x = 1"], fenced("x = 2"), None),
+        (["print(1)  use double quotes"], fenced("print(1)"), "unchanged"),
+        ([ASKED, fenced("x = 1"), "once more"], fenced("x = 1"), "unchanged"),
+        ([ASKED, fenced("x = 1"), "once more"], f"{fenced('x = 1')}\n{ALREADY}", None),
+        ([ASKED, fenced("x = 1"), "hint"], f"{fenced(DOUBLE)}\n{ALREADY}", "other code"),
+        ([ASKED, fenced("x = 1"), "5 to 6: y = 5"], f"{fenced('x = 1')}\n{ALREADY}", "other code"),
+        ([ASKED, "No.", "then call it twice"], fenced(DOUBLE.replace("double", "twice")), None),
+        ([ASKED], "That is more than I can do.", None),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_said(
+    said: list[str], answer: str, warning: str | None
+) -> None:
+    found = doubt_of(said, answer, 0.0)
+    assert (found is None) == (warning is None)
+    assert (warning or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "probability", "is_doubted"),
+    [(fenced("a = 2"), 0.6, True), (fenced("a = 2"), 0.8, False), ("No.", 0.1, False)],
+)
+def test_code_that_is_not_probable_is_doubted(
+    answer: str, probability: float, is_doubted: bool
+) -> None:
+    doubt = doubt_of(["Double a = 1"], answer, log(probability))
+    assert (doubt is not None) == is_doubted
+    assert doubt is None or "not sure" in doubt
