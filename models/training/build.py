@@ -148,7 +148,8 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Shards:
         "people": People(inventor).conversations,
     }
     for name, times in INVENTED_KINDS.items():
-        yield name, shard(map(chat, makers[name](times * count)), sources.processor)
+        made = map(refusals.briefly, makers[name](times * count))
+        yield name, shard(map(chat, made), sources.processor)
 
 
 def _text_shards(sources: Sources, rng: random.Random) -> Shards:

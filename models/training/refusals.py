@@ -1,8 +1,8 @@
 """What a small model answers to requests outside its training, and to questions about the library.
 
-It says what it is, what it can do, and how to name a larger model. The answer depends on the kind
-of request. Questions about the most used modules of
-the standard library are answered from the docstrings.
+It says what it cannot do and what it can, by the kind of request; the first time in a conversation
+also what it is, and how to name a larger model. Questions about the most used modules of the
+standard library are answered from the docstrings.
 """
 
 import ast
@@ -33,6 +33,14 @@ _OPENED, _CLOSED, _MISTYPED = 0.06, 0.06, 0.08
 """How many requests without code get a word before them, or after, or a typo. None of these changes
 the answer."""
 _SMALL_TALK_REQUESTS = {unmarked(request) for kind in SMALL_TALK for request in REQUESTS[kind]}
+_FORMS = [
+    re.compile(
+        re.escape(CHOICES[name])
+        .replace(r"\{opening\}", r"(?P<opening>[^.\n]+\.)")
+        .replace(r"\{able\}", r"(?P<able>[^.`\n]+(?:`\w+`[^.`\n]*)?)")
+    )
+    for name in ("answer", "later_answer")
+]
 _MAX_TOLD = 200
 _WORDINGS, _UNKNOWN_WORDINGS = 6, 2
 _METHODS_OF = (str, list, dict, set, bytes, tuple)
@@ -56,11 +64,21 @@ def is_small_talk(request: str) -> bool:
 def is_honest(text: str) -> bool:
     """True for an answer to something outside the training, whatever it says it cannot do and can;
     also for one that says no more than what it is."""
-    pattern = re.escape(CHOICES["answer"]).replace(r"\{opening\}", r"[^.\n]+\.")
-    able = r"[^.`\n]+(?:`\w+`[^.`\n]*)?"
-    return text == SMALL_TALK["identity"] or bool(
-        re.fullmatch(pattern.replace(r"\{able\}", able), text)
-    )
+    is_refusal = any(form.fullmatch(text) for form in _FORMS)
+    return is_refusal or text == SMALL_TALK["identity"]
+
+
+def briefly(turns: Turns) -> Turns:
+    """The conversation; only its first refusal tells what the model is, and how to name another."""
+    told: list[re.Match[str]] = []
+    brief: Turns = []
+    for role, content in turns:
+        said = content
+        if role == "assistant" and (refusal := _FORMS[0].fullmatch(content)):
+            said = CHOICES["later_answer"].format(**refusal.groupdict()) if told else content
+            told.append(refusal)
+        brief.append((role, said))
+    return brief
 
 
 class Requests:

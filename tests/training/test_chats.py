@@ -35,6 +35,16 @@ def test_answers_are_honest_with_the_opening_of_one_and_the_end_of_another() -> 
     assert not refusals.is_honest(f"{write} Or not.")
 
 
+def test_a_second_refusal_is_short() -> None:
+    first, second = refusals.answer("judge"), refusals.answer("write")
+    turns = [("user", first), ("assistant", first), ("user", "w"), ("assistant", second)]
+    *kept, (_, brief) = refusals.briefly(turns)
+    assert kept == turns[:-1]
+    assert second.startswith(brief.partition(" I can")[0])
+    assert "ember" not in brief
+    assert refusals.is_honest(brief)
+
+
 def test_edits_are_not_taken_for_refusals() -> None:
     assert not refusals.is_honest("```python\ndef f(total): return total\n```")
     assert not refusals.is_honest(refusals.SMALL_TALK["greeting"])
