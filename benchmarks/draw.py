@@ -114,7 +114,7 @@ def record_turn(model: ModelOptions, question: str) -> str:
         first, *rest = question.splitlines()
         for prompt, line in (("> ", first), *((". ", line) for line in rest)):
             print(f"\x1b[1m{prompt}\x1b[0m{line}")
-        screen.show_turn(conversation.ask(question), show_drafts=True)
+        screen.show_turn(conversation.ask(question), show_drafts=True, warning=lambda _: None)
     worker.close()
     return recording.getvalue().rstrip("\n")
 
