@@ -115,7 +115,7 @@ def test_a_new_stream_ends_only_the_stream_before_it(stepped: Engine) -> None:
 
 
 def test_no_time_is_learnt_from_rounds_between_which_others_ran(stepped: Engine) -> None:
-    options = Options(12, drafter="none")
+    options = Options(60, drafter="none")
     timed = [event.round.seconds for event in stepped.stream(PROMPTS[0], options)]
     assert any(seconds is not None for seconds in timed[1:])
     readers = [EventStream(), EventStream()]
