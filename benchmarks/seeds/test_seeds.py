@@ -1,6 +1,7 @@
 """The seed benchmark: every case on the shipped loop, beside what was published."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from akunu_py.options import Sampling
 from akunu_py.rounds import Stats
 from akunu_py.sampling.sampler import Sampler
 from benchmarks.seeds import char_model
-from benchmarks.seeds.__main__ import STEPS, main, read_options
+from benchmarks.seeds.__main__ import STEPS, main, measure, read_options
 from benchmarks.seeds.char_model import CharModel
 from benchmarks.seeds.conftest import TEXT
 from benchmarks.seeds.measure import (
@@ -129,6 +130,13 @@ def test_the_command_prints_tables_and_draws_without_training_again(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    measured: list[MeasuredModel] = []
+
+    def measured_once(*asked: Any) -> MeasuredModel:
+        measured[:] = measured or [measure(*asked)]
+        return measured[0]
+
+    monkeypatch.setattr("benchmarks.seeds.__main__.measure", measured_once)
     main(["--text", poem, *TRAIN_LITTLE])
     out = capsys.readouterr().out
     assert "poem.txt, 13,500 characters" in out
