@@ -70,14 +70,15 @@ def is_honest(text: str) -> bool:
 
 def briefly(turns: Turns) -> Turns:
     """The conversation; only its first refusal tells what the model is, and how to name another."""
-    told: list[re.Match[str]] = []
     brief: Turns = []
+    told = False
     for role, content in turns:
+        refusal = _FORMS[0].fullmatch(content) if role == "assistant" else None
         said = content
-        if role == "assistant" and (refusal := _FORMS[0].fullmatch(content)):
-            said = CHOICES["later_answer"].format(**refusal.groupdict()) if told else content
-            told.append(refusal)
+        if refusal and told:
+            said = CHOICES["later_answer"].format(**refusal.groupdict())
         brief.append((role, said))
+        told = told or refusal is not None
     return brief
 
 
