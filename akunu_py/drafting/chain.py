@@ -81,16 +81,26 @@ class Chain:
         self._has_read = False
 
     def rate(self, position: int) -> float:
-        """How likely a guess is to be right at a position of a draft, whatever the network finds;
-        if nothing is known there, the rate of the position before it."""
-        kinds = [(self.name, at) for at in range(min(position, _POSITIONS - 1), -1, -1)]
-        return self._rates.of(next(filter(self._rates.knows, kinds), kinds[-1]))
+        """How likely a guess is to be right at a position of a draft, whatever the network
+        finds."""
+        at = min(position, _POSITIONS - 1)
+        return self._rates.of((self.name, at), self._odds(at))
+
+    def _odds(self, position: int) -> float:
+        """The odds of a guess by the rate of the position before it: only how much worse or better
+        it is than that one is learnt, because one rate follows the text at hand, and a guess that
+        does not seem to pay is not made, so its own rate would never rise again."""
+        if position == 0:
+            return 1.0
+        before = self.rate(position - 1)
+        return before / (1.0 - before)
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Appends emitted tokens, and compares the guesses with them."""
         for position, ((guess, kind), token) in enumerate(zip(self._made, tokens, strict=False)):
-            for one in (kind, (self.name, min(position, _POSITIONS - 1))):
-                self._rates.learn(one, guess == token)
+            at = min(position, _POSITIONS - 1)
+            self._rates.learn(kind, guess == token)
+            self._rates.learn((self.name, at), guess == token, self._odds(at))
             if guess != token:
                 break
         self._made = []
@@ -152,6 +162,8 @@ class Chain:
 def chain_priors() -> dict[Hashable, float]:
     """The initial rates: a network's own probabilities, and higher ones if the copy agrees."""
     priors: dict[Hashable, float] = {}
+    for name, position in product((Origin.HEAD, Origin.MODEL), range(1, _POSITIONS)):
+        priors[name, position] = 0.5  # as likely as the guess before it
     classes = product(
         (Origin.HEAD, Origin.MODEL), (False, True), range(_POSITIONS), range(_CLASSES)
     )
