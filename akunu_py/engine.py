@@ -372,7 +372,6 @@ class Engine:
 
 
 def _read(answers: list[tuple[EventStream, Completion]]) -> None:
-    """Adds what has come to each answer; an error says which prompt it is about."""
     for number, (reader, completion) in enumerate(answers, 1):
         try:
             for event in reader.ready():

@@ -283,7 +283,6 @@ def _plain(value: Any) -> Any:
 
 
 def _named(hint: Any) -> str:
-    """The name of a type in a sentence."""
     kind, inner = get_origin(hint) or hint, [it for it in get_args(hint) if it is not NoneType]
     if kind in (Union, UnionType):
         return _named(inner[0])

@@ -105,5 +105,4 @@ class PromptMemory:
         return self._prefixes.needed_bytes(min(tokens + 1, self._prefixes.limit))[0] + scores
 
     def _kept(self, tokens: int) -> int:
-        """The most of this many tokens that a layer keeps."""
         return min(tokens, self._model.max_kv_size or tokens)

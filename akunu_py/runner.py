@@ -197,7 +197,6 @@ class Runner:
                 self._hand_over(sequence, partial(self._event, sequence, outcome))
 
     def _hand_over(self, sequence: Sequence, next_event: Callable[[], Event | None]) -> None:
-        """Sends the next event, if any, to the reader, and ends a sequence that is done."""
         reader = sequence.reader
         if reader is None:
             return
@@ -272,10 +271,7 @@ class Runner:
         return min(len(sequence.prompt) + 1, self._prefixes.limit)
 
     def _take_slot(self, sequence: Sequence) -> PrefixSlot:
-        """The cache to answer from, which may already hold a part of the prompt.
-
-        A scored prompt is computed from its first token on.
-        """
+        """A scored prompt is computed from its first token on."""
         prefixes, prompt, options = self._prefixes, sequence.prompt, sequence.options
         self._memory.check(sequence)
         known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
@@ -315,7 +311,6 @@ class Runner:
         yield None if scored is None else Event(Round(), (), stats, scored)
 
     def _event(self, sequence: Sequence, outcome: Round) -> Event:
-        """Turns a round into an event for the reader."""
         stats, text = sequence.stats, sequence.text
         assert text, "it decodes"
         self.counters.rounds += 1
@@ -330,10 +325,8 @@ class Runner:
     def _prefill(
         self, sequence: Sequence, slot: PrefixSlot, scorer: PromptScorer | None, begun: float
     ) -> Generator[Event | None, None, bool]:
-        """Computes the prompt; returns False if the request was cancelled before the end.
-
-        The last token is left to the first round, because it predicts what follows.
-        """
+        """False if the request was cancelled before the end. The last token is left to the first
+        round, because it predicts what follows."""
         stats, options = sequence.stats, sequence.options
         cached = stats.cached_tokens
         tokens = sequence.prompt[cached : None if options.max_tokens == 0 else -1]
@@ -388,12 +381,8 @@ class Runner:
         return True
 
     def _checkpoint_lengths(self, prompt: list[int]) -> list[int]:
-        """Where to keep checkpoints of a prompt: at regular distances, where its last turns begin,
-        and at its end.
-
-        A turn begins with a special token. The next prompt of a conversation may differ from there
-        on, because many templates leave out the reasoning of earlier answers.
-        """
+        """A turn begins with a special token. The next prompt of a conversation may differ from
+        there on, because many templates leave out the reasoning of earlier answers."""
         special = self._model.tokenizer.special_tokens
         turns = [at for at, token in enumerate(prompt) if token in special][-_TURN_CHECKPOINTS:]
         return sorted(

@@ -140,7 +140,6 @@ class Scheduler:
             self._news = object()
 
     def _next(self, runner: SequenceRunner) -> Sequence | None:
-        """The waiting sequence that should run now, if any."""
         news = self._news
         most = self.parallel if self.parallel == 1 else 2 * self.parallel
         if news is self._seen or len(self.running) >= most:
@@ -168,7 +167,6 @@ class Scheduler:
         return None
 
     def _choose(self, runner: SequenceRunner) -> list[Sequence]:
-        """The sequences to advance."""
         order = sorted(self.running, key=_order)
         first = min(order, key=lambda one: (one.rank, one.arrival), default=None)
         active = order[: self.parallel]
@@ -204,7 +202,6 @@ def _order(sequence: Sequence) -> tuple[bool, int, tuple[int, bool, int], int]:
 
 
 def _next_to_prefill(first: Sequence, running: list[Sequence]) -> Sequence:
-    """Among those as urgent as the first, the one with the least to compute, within limits."""
     peers = [one for one in running if one.phase is Phase.PREFILLING and one.rank == first.rank]
     found = min(
         peers,

@@ -199,10 +199,8 @@ class EngineWorker:
             _end(sequence, error)
 
     def _await(self, idle_work: Iterable[float] = ()) -> bool:
-        """Waits until there is something to do; False once the worker is closed.
-
-        Meanwhile, it does the idle work, each part after the seconds yielded before it.
-        """
+        """Waits until there is something to do; False once the worker is closed. Meanwhile, it does
+        the idle work, each part after the seconds yielded before it."""
         for patience in chain(idle_work, [None]):
             with self._changed:
                 if self._changed.wait_for(lambda: self.queue_depth or self._closed, patience):
@@ -234,8 +232,6 @@ class EngineWorker:
         self._calling = False
 
     def _serve(self, engine: "Engine") -> None:
-        """Computes one forward pass after another, and makes waiting calls in between, until it is
-        closed."""
         scheduler, runner = self.scheduler, engine.runner
         while scheduler.running or self._await(self._idle_work(engine)):
             try:
@@ -295,7 +291,6 @@ class EngineWorker:
 
 
 def _end(sequence: Sequence, reason: BaseException | None) -> None:
-    """Ends the events of a sequence that does not run, as cancelled unless there is a reason."""
     reader = sequence.reader
     if reader is None:
         return

@@ -350,7 +350,6 @@ class ReplayReport:
         return parts
 
     def _table(self, kind: str) -> str:
-        """All figures with the costs of one curve; with several, the predicted speedups."""
         rows = [row for row in self.rows if row.kind == kind]
         if len(self.curves) == 1:
             return markdown_table(_HEADS, [(str(row.policy), *row.figures) for row in rows])

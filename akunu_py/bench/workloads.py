@@ -366,7 +366,6 @@ def _library() -> Iterator[tuple[str, str]]:
 
 
 def _functions(text: str) -> Iterator[str]:
-    """The functions and methods of a module that take arguments, dedented."""
     lines = text.split("\n")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and not node.decorator_list:
@@ -377,7 +376,6 @@ def _functions(text: str) -> Iterator[str]:
 
 
 def _documented(path: str, text: str) -> Iterator[tuple[str, str, str]]:
-    """Public functions of a module: name, arguments, docstring."""
     module = path.removesuffix(".py")
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name[0] != "_":

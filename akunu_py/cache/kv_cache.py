@@ -346,7 +346,6 @@ class KVCache:
         return Checkpoint(to, tuple({"cache": states} for states in repeated), None)
 
     def _way_back(self, to: int) -> Checkpoint:
-        """The longest length up to `to` that it can return to."""
         if to == self.length:
             return self.checkpoint()
         if not self._states and _reach(self._counted, to):
@@ -361,10 +360,7 @@ class KVCache:
         return max(usable, key=lambda one: one.length)
 
     def _restore(self, checkpoint: Checkpoint, source: "KVCache") -> None:
-        """Holds what `source`, which may be this cache, held at a checkpoint.
-
-        Windows that have moved on get their content from the checkpoint.
-        """
+        """Holds what `source`, which may be this cache, held at a checkpoint."""
         length = checkpoint.length
         contents = iter(checkpoint.windows or ())
         for own, held in zip(self._counted, source._counted, strict=True):

@@ -344,7 +344,6 @@ class WindowLayerCache(LayerCache):
         return max(self._dropped, self.offset - self.keep - self.lookback - _KEPT)
 
     def _make_room(self, keys: mx.array, values: mx.array) -> None:
-        """Moves the window to the front of new buffers that have room for more."""
         stop, dropped = self.offset - self._dropped, self._dropped_by(keys.shape[2])
         start = min(self.keep + dropped - self._dropped, stop)
         kept = self.offset - dropped

@@ -272,7 +272,6 @@ class PrefixPool:
         self._update_statuses()
 
     def _load(self, prompt: Sequence[int], capacity: int) -> None:
-        """Fills a new slot from disk, if that has much more of a prompt than all slots."""
         if self._store is None:
             return
         shared = self.known(prompt)
@@ -289,7 +288,6 @@ class PrefixPool:
         return max(nbytes, self._bytes_of(slot.cache.capacity)) if slot.busy else nbytes
 
     def _capacity(self, tokens: int) -> int:
-        """The size of a slot for that many tokens and some more, at most the limit."""
         room = tokens + max(GROWTH, tokens // _HEADROOM)
         return min(room // GROWTH * GROWTH, self.limit)
 
@@ -325,7 +323,6 @@ class PrefixPool:
         return self._claimed(self._slots.values())
 
     def _claimed(self, slots: Iterable[PrefixSlot]) -> float:
-        """Bytes of some slots, and of the draft model's caches."""
         return sum(map(self._claim, slots)) + (self._drafts.nbytes if self._drafts else 0)
 
     def _update_statuses(self) -> None:
@@ -333,8 +330,7 @@ class PrefixPool:
 
 
 def _keep_checkpoint(cache: "KVCache") -> None:
-    """Keeps a checkpoint at the present length. All checkpoints except the last two take at most
-    half as much memory as the rest of the cache."""
+    """All checkpoints but the last two take at most half the memory of the rest of the cache."""
     cache.keep()
     nbytes = sum(one.nbytes for one in cache.checkpoints)
     _drop_checkpoints([cache.checkpoints], nbytes - (cache.nbytes - nbytes) / 2)

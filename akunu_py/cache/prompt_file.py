@@ -200,7 +200,6 @@ def _checksum(file: BinaryIO) -> tuple[int, bytes]:
 
 
 def _pack(value: Any, arrays: dict[str, mx.array]) -> Any:
-    """A tree as JSON; its arrays are added to `arrays`, named by numbers."""
     if isinstance(value, mx.array):
         name = str(len(arrays))
         arrays[name] = value

@@ -248,7 +248,6 @@ class PromptStore:
         return len(tokens) > old and (closing or len(tokens) >= _GROWTH * old)
 
     def _path(self, head: PromptHead) -> Path:
-        """A name that depends only on the text."""
         words = json.dumps([head.key, head.parent, head.start, head.tokens.tolist()])
         digest = sha256(words.encode()).hexdigest()
         return self._place / f"akunu-{self._key[:16]}-{digest[:32]}.safetensors"
@@ -269,7 +268,6 @@ class PromptStore:
         return True
 
     def _trim(self, limit: int) -> None:
-        """Deletes the least recently used files, of all models, until the others fit."""
         found = []
         for path in self._place.glob("akunu-*.safetensors"):
             with suppress(FileNotFoundError):

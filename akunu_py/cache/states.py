@@ -227,8 +227,6 @@ def make_recordable(network: nn.Module) -> bool:
 
 
 class _RecordedConv1d(nn.Conv1d):  # type: ignore[misc]
-    """A convolution that records its inputs; it shares the weights of the original."""
-
     def __init__(self, original: nn.Conv1d) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(vars(original))

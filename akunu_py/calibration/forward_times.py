@@ -192,7 +192,6 @@ class ForwardTimes:
         return lost_s
 
     def _measure_between(self, found: LevelTimes, until: float, tick: Callable[[], None]) -> None:
-        """Times sizes in the middle of the gaps where the cost jumps, the largest jump first."""
         rounds = found.rounds
         for _ in range(_MAX_HALVINGS):
             known = sorted((size, min(times)) for size, times in rounds.items())

@@ -152,10 +152,7 @@ def find_row_class(
 
 
 def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
-    """Sets the model up as it was when these costs were measured; returns the costs of rounds.
-
-    Rounds are padded where that is faster, if the costs are certain and rolling back is free.
-    """
+    """Sets the model up as it was when these costs were measured; returns the costs of rounds."""
     if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
     if model.row_split is not None:

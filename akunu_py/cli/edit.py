@@ -122,8 +122,6 @@ def _measure_costs(engine: "Engine", settings: EditSettings) -> None:
 
 
 class _Editor:
-    """Edits files as the settings say; `asks`: whether it asks the user before it writes."""
-
     def __init__(self, settings: EditSettings) -> None:
         self._settings = settings
         self._prints = settings.as_json or (
@@ -171,7 +169,6 @@ class _Editor:
         return _outcome(file.name, file.text, new, why=why, written=written, stats=stats)
 
     def _show(self, engine: "Engine", edit: Edit) -> None:
-        """Asks the model; shows the diff as it grows on a terminal, else when it is complete."""
         palette, live = palette_for(self._screen), self._screen.isatty()
         styles = {"+": palette.added, "-": palette.error, "@": palette.dim}
         if live:
@@ -218,7 +215,6 @@ class _Editor:
                     print(printable(diff_of(edit.old, new, edit.name)), end="")
 
     def _write(self, file: TextFile, new: str) -> bool:
-        """Writes the new text to its file, if there is one to write."""
         output = self._settings.output
         if output and str(output) != _PIPE:
             file.write_to(output, new)

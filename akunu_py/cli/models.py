@@ -44,7 +44,6 @@ def run(settings: Any) -> int:
 
 
 def _pull(settings: PullSettings) -> int:
-    """Prints a model's size and whether it fits, and fetches it."""
     download = plan(settings.name)
     missing = download.total - download.completed
     print(f"{download.name}: {in_gigabytes(download.total)}, {in_gigabytes(missing)} still to "
@@ -108,7 +107,6 @@ def _show(settings: ShowSettings) -> int:
 
 
 def _ps(settings: PsSettings) -> int:
-    """The models that a server has loaded."""
     url = f"{settings.url.rstrip('/')}/api/ps"
     models = ask_server(url, "models", os.environ.get(KEY_VARIABLE), "see --url")
     rows = [("NAME", "SIZE", "CONTEXT", "UNTIL (UTC)")]

@@ -126,8 +126,6 @@ def parse(words: Sequence[str]) -> Invocation:
 
 
 class _Parser(ArgumentParser):
-    """Raises its errors as one sentence instead of ending the program."""
-
     def error(self, message: str) -> NoReturn:
         message = message.removeprefix("argument ").rstrip(".")
         raise InvalidRequestError(f"{message}; see `{self.prog} --help`.")
@@ -230,7 +228,6 @@ def _type(option: Option) -> Callable[[str], Any]:
 
 
 def _fill(kind: type, given: Mapping[str, Any], place: Part) -> Any:
-    """Makes a dataclass, and the dataclasses in it, from the given values."""
     values: dict[str, Any] = {}
     for name, option in options_in(kind).items():
         if name in given:

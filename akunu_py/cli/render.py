@@ -208,10 +208,7 @@ class AnswerWriter:
 
 
 def _fence_after(line: str, fence: str) -> str:
-    """The fence of the code block that is open after a line, as in CommonMark; empty if none is.
-
-    `fence` is that of the block open before the line.
-    """
+    """The fence of the code block that is open after a line, as in CommonMark; empty if none is."""
     found = _FENCE.fullmatch(line)
     if not fence:
         return found[1] if found else ""

@@ -111,7 +111,6 @@ class LogFile(RotatingFileHandler):
 
 
 def _memory(settings: ServeSettings) -> int:
-    """The bytes that all models may take."""
     find_backend()  # before MLX is imported
     return settings.server.memory or free_device_bytes()
 
@@ -199,7 +198,6 @@ def tell_ready(services: "Iterable[Service]", where: str, wanted: int) -> None:
 
 
 def _listen(hosts: str, port: int) -> list[socket.socket]:
-    """A listening socket for each host in a comma-separated list, all on one port."""
     listeners: list[socket.socket] = []
     for host in hosts.split(","):
         try:

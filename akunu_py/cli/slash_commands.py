@@ -179,8 +179,6 @@ def _speculate(conversation: Conversation, rest: str) -> Reply:
 
 
 def _option_command(option: Option, *, samples: bool = False) -> "SlashCommand":
-    """A command that sets an option of the answer; for sampling options, `off` is the default."""
-
     def run(conversation: Conversation, rest: str) -> Reply:
         if rest:
             value = option.default if samples and rest in _OFF else option.read_word(rest)

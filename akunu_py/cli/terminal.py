@@ -187,7 +187,6 @@ class TerminalScreen(Screen):
         return [("class:placeholder", text)]
 
     def _watch_loading(self) -> None:
-        """Makes the prompt show that the model is loaded, or end with the error."""
         if not self._loading.done():
             application = get_app()
             application.create_background_task(self._await_loading(application))
@@ -237,7 +236,6 @@ def _drafting(engine: "Engine", options: Options) -> str:
 
 
 def _key_bindings(examples: Sequence[str] = ()) -> KeyBindings:
-    """Enter sends; in a line that is empty or an example, Tab inserts the next example."""
     bindings = KeyBindings()
     following = cycle(examples)
     # A dumb terminal cannot take back what it has shown.

@@ -162,9 +162,8 @@ class Batch:
         return outcomes
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
-        """Groups of two or more that share forward passes. If all are padded to the longest, those
-        in a group are about equally long, and there is memory for their padding. A group has no
-        more exact members than fit with a row each."""
+        """Groups of two or more that share forward passes. A group has no more exact members than
+        fit with a row each."""
         if len(members) < 2 or self.why_impossible:
             return []
         if not self._model.pads_batches:
@@ -214,7 +213,6 @@ class Batch:
         return sum(gains) >= 0.0 if pays is None else pays
 
     def _shorten_drafts(self, members: Sequence[Member]) -> None:
-        """Cuts the drafts of a forward pass to the lengths that pay in it."""
         drafts = [one.draft for one in members]
         kept = [one.kept_of(draft) for one, draft in zip(members, drafts, strict=True)]
         lengths = self._planner.lengths(drafts, kept, self._company(members))
@@ -302,7 +300,6 @@ class Batch:
                 caches[0].join(caches[1:])
 
     def _break_up(self, members: Sequence[Member]) -> None:
-        """Separates caches whose group has lost at least half of its members."""
         for one in members:
             group = one.target.cache.group
             if group is not None and 2 * group.left >= group.size:
@@ -417,7 +414,6 @@ def _is_right(model: TargetModel) -> bool:
 
 
 def _are_close(model: TargetModel, together: mx.array, separate: Sequence[mx.array]) -> bool:
-    """Whether the logits of a batched forward pass equal those of separate ones up to rounding."""
     found, wanted = together.astype(mx.float32), mx.concatenate(list(separate)).astype(mx.float32)
     error = mx.linalg.norm(found - wanted) / mx.linalg.norm(wanted - wanted.mean())
     tolerance = _COARSE_TOLERANCE if model.is_coarse else _TOLERANCE

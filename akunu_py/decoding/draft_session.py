@@ -164,7 +164,6 @@ class DraftSession:
     def _best_with_guesses(
         self, copy: Draft, now: Situation, chain: Chain
     ) -> tuple[Draft, Situation]:
-        """The best draft from the network's guesses and the copy."""
         planner = self._planner
 
         def goes_on(draft: Draft, next_prob: float) -> bool:
@@ -205,7 +204,6 @@ class DraftSession:
         return draft if self._constraint is None else steer(self._constraint, draft, limit)
 
     def _update_drafter(self) -> None:
-        """Gives the drafter all tokens emitted since its last proposal."""
         if self._unread:
             self._drafter.extend(tuple(self._unread))
             self._unread.clear()

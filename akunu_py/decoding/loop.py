@@ -147,7 +147,6 @@ def decode(
 
 
 def _mark_end(outcome: Round, wanted: int, limits: Limits, *, is_full: bool) -> None:
-    """Records why the text ends with this round, if it does; end tokens take precedence."""
     outcome.cut_at_end_token(limits.end_tokens)
     if outcome.finish is not None:
         return

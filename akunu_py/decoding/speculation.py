@@ -149,7 +149,6 @@ class SpeculationState:
         fills_gap: bool,
         loans: ExitStack,
     ) -> Chain | None:
-        """The network that guesses for a request besides its drafter."""
         guesser: Guesser
         name, has_draft_model = options.drafter, self.draft_model is not None
         if name in self._factories:

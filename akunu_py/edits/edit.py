@@ -122,7 +122,6 @@ def _deletes(instruction: str) -> bool:
 
 
 def _elisions(text: str) -> Counter[str]:
-    """The lines that say that something is left out."""
     return Counter(line.strip() for line in text.split("\n") if _ELISION.match(line))
 
 
@@ -136,7 +135,6 @@ class _Language:
 
 
 def _language(name: str, text: str) -> _Language | None:
-    """The language of a file by its name, that of the file a link leads to, or its first line."""
     for path in (name, os.path.realpath(name)):
         if found := _LANGUAGES.get(os.path.splitext(path)[1].lower()):
             return found
@@ -221,7 +219,6 @@ Ask = Callable[[Question], Generator[Said | None, None, None]]
 
 
 def _rendered(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
-    """The prompt of messages that ask for an edit."""
     try:
         return tokenizer.render_chat(messages, open_answer=True)
     except UnreadableRequestError:  # some templates know no system message

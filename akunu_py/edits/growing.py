@@ -60,7 +60,6 @@ class LineMatcher(SequenceMatcher[str]):
         return found[::-1]
 
     def _between(self, at: int, at_end: int, to: int, to_end: int) -> list[Match]:
-        """The runs in parts without anchors."""
         old, new = self._old[at:at_end], self._new[to:to_end]
         if len(old) * len(new) <= _MOST_PAIRS:
             *found, _ = SequenceMatcher(None, old, new, False).get_matching_blocks()

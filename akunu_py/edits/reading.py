@@ -191,7 +191,6 @@ def place_of(change: Change, lines: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def _has_changes(answer: str, text: str) -> bool:
-    """Whether an answer has search/replace blocks or a diff; not if the text is like that."""
     if _BEGUN.search(answer) and not _BEGUN.search(text):
         return True
     opened = _FENCE.search(answer)
@@ -203,7 +202,6 @@ def _has_changes(answer: str, text: str) -> bool:
 
 
 def _changed(text: str, changes: Iterable[Change]) -> str:
-    """A text with changes, one after the other."""
     lines = text.split("\n")
     size = len(lines)
     has_elisions = any(_ELIDED.fullmatch(line) for line in lines)
@@ -225,7 +223,6 @@ def _changed(text: str, changes: Iterable[Change]) -> str:
 
 
 def _whole(answer: str, text: str) -> str:
-    """The text in an answer's only fenced block."""
     marks = list(_FENCE.finditer(answer))
     inside = _block(answer, marks, [it[0] for it in _FENCE.finditer(text)])
     own = {line.strip() for line in text.split("\n")} - {""}
@@ -271,7 +268,6 @@ def _split(lines: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _fence_for(text: str) -> str:
-    """The marks of a block that can hold a text."""
     longest = max((len(found[1]) for found in _FENCE.finditer(text)), default=2)
     return "`" * (longest + 1)
 
@@ -314,7 +310,6 @@ def _blocks(answer: str) -> list[str]:
 
 
 def _halves(lines: Sequence[str]) -> Change:
-    """The change of a search/replace block, between its halves."""
     places = [at for at, line in enumerate(lines) if _MIDDLE.fullmatch(line)]
     if len(places) != 1:
         raise EditError("It is not clear where the middle of a search/replace block is.")

@@ -171,10 +171,7 @@ def rank_variable() -> str | None:
 
 
 def _choose_compile_folder() -> None:
-    """Sets a temporary folder in which MLX can compile and nobody else can write.
-
-    On a CPU, MLX runs whatever it finds in the folder `mlx` there, no matter who made it.
-    """
+    """On a CPU, MLX runs whatever it finds in `mlx` in the temporary folder, whoever made it."""
     temporary = Path(tempfile.gettempdir())
     if not _is_private(temporary / "mlx"):
         temporary = cache_folder() / "compiled"

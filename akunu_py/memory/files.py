@@ -141,12 +141,8 @@ def is_utf8(text: str) -> bool:
 
 
 def _content(path: Path, name: str) -> bytes:
-    """The start of the file with this name in a project: `MAX_FILE_BYTES`, and one byte more if
-    there are more.
-
-    It and its folders may have changed since they were listed, so this follows no link to them and
-    waits for no pipe.
-    """
+    """The file and its folders may have changed since they were listed, so this follows no link to
+    them and waits for no pipe."""
     project = path.parents[name.count("/")]
     with open_file(path, own=False, below=project) as file:
         return file.read(MAX_FILE_BYTES + 1)
@@ -335,5 +331,4 @@ def holds_secret(text: str, name: str) -> bool:
 
 
 def _is_literal(value: str) -> bool:
-    """Whether a value may be a secret, and is neither a placeholder nor an expression."""
     return not _NO_LITERAL.search(value) and not _PLACEHOLDER.search(value)

@@ -129,7 +129,6 @@ def index_project(
     gone, pending, changed = set(known), 0, 0
 
     def write(dropped: Sequence[str] = ()) -> bool:
-        """Writes the batch; returns False if it does not fit."""
         nonlocal changed, pending
         fits = not (batch or dropped) or store.update(project, fingerprint, batch, dropped)
         if fits:

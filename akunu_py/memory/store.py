@@ -182,7 +182,6 @@ class MemoryStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keeps other processes from changing the folder; waits while one does."""
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -244,7 +243,6 @@ class MemoryStore:
             return None
 
     def _to_merge(self, number: int, new: int) -> list[str]:
-        """The segments to merge with this many new tokens."""
         rows = self._database.execute(
             "SELECT name, tokens, (SELECT COALESCE(SUM(tokens + 1), 0) FROM files"
             " WHERE segment = name) FROM segments WHERE project = ? ORDER BY tokens",
@@ -286,7 +284,6 @@ class MemoryStore:
             first += len(held) + 1
 
     def _trim(self, kept: int) -> None:
-        """Drops the least recently used projects, except `kept`, until the others fit."""
         rows = self._database.execute(
             "SELECT id, (SELECT COALESCE(SUM(bytes), 0) FROM segments WHERE project = id)"
             " FROM projects ORDER BY id = ? DESC, used DESC",
@@ -303,11 +300,8 @@ class MemoryStore:
             self._database.execute(f"DELETE FROM {column} = ?", (number,))
 
     def _remove_strays(self) -> None:
-        """Deletes segments without a row, left over from deletions and crashes.
-
-        Call it only right after a change by this process: SQLite may restore the last change of a
-        process that was killed while committing, unless a later one has overwritten it.
-        """
+        """Call it only right after a change by this process: SQLite may restore the last change of
+        a process that was killed while committing, unless a later one has overwritten it."""
         named = {name for (name,) in self._database.execute("SELECT name FROM segments")}
         for path in [*self.folder.glob("*.segment"), *self.folder.glob(".*.segment.*")]:
             if path.name not in named:
@@ -325,7 +319,6 @@ class MemoryStore:
 
 
 def _open_database(folder: Path) -> sqlite3.Connection:
-    """Opens the database of a folder; replaces one that is damaged or of another version."""
     path = folder / "projects.sqlite"
     for _ in range(2):
         path.touch(mode=0o600)

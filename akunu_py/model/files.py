@@ -111,7 +111,6 @@ def _is_whole(folder: Path, *, weights: bool) -> bool:
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
-    """The file of each tensor of a model in several files; empty if that is not known."""
     with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         found = read_json(folder / _INDEX, _MOST_INDEX_BYTES)["weight_map"]
         return {part: file for part, file in found.items() if isinstance(file, str)}

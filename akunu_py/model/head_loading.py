@@ -262,7 +262,6 @@ def _head(
     stored: StoredHead,
     finish: Callable[[nn.Module], nn.Module],
 ) -> Head:
-    """The head, with its weights as they are stored."""
     layout = stored.layout
     tensors = {name: one for name, one in stored.tensors.items() if not name.startswith("shared.")}
     module = sys.modules[type(network).__module__]
@@ -402,8 +401,7 @@ def _stacked(tensors: Tensors) -> Tensors:
 
 
 def _quantize(step: HeadStep, weights: Tensors) -> None:
-    """Quantizes the layers that are stored quantized; bits and group size follow from the
-    shapes."""
+    """Bits and group size follow from the shapes."""
 
     def form(path: str, layer: nn.Module) -> bool | dict[str, Any]:
         if not hasattr(layer, "to_quantized") or f"{path}.scales" not in weights:

@@ -284,7 +284,6 @@ def _architectures() -> frozenset[str]:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """The header of a weight file, by tensor."""
     with open_file(Path(os.path.realpath(path)), own=False) as file:
         (length,) = struct.unpack("<Q", file.read(8))
         found: dict[str, Any] = json.loads(file.read(min(length, _MOST_HEADER_BYTES)))

@@ -290,11 +290,8 @@ def _add_adapter(network: nn.Module, folder: Path) -> None:
 
 
 def _merge_adapter(network: nn.Module) -> None:
-    """Merges the adapter's layers into the dense weights that they change, so that they cost
-    nothing.
-
-    Quantized weights are left alone: quantizing the sum would change the answers.
-    """
+    """Merges the adapter's layers, so that they cost nothing, but only into dense weights:
+    quantizing the sum would change the answers."""
     layers = [
         (path, layer.fuse(dequantize=True))
         for path, layer in network.named_modules()
@@ -305,7 +302,6 @@ def _merge_adapter(network: nn.Module) -> None:
 
 
 def _what_failed(folder: Path, error: BaseException) -> str:
-    """A sentence that says why a folder did not load."""
     reason = _in_one_line(error)
     if unknown := re.search(r"Model type (\S+) not supported", reason):
         return (

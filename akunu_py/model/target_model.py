@@ -292,8 +292,7 @@ class TargetModel:
             self._intercepts = True
 
     def _read_pairs(self, cache: KVCache, tokens: Sequence[int], at: int = 0) -> None:
-        """Lets the head read the last forward pass, which began at a position; see
-        `HeadCache.note`."""
+        """Lets the head read the last forward pass, which began at `at`; see `HeadCache.note`."""
         if cache.head is not None:
             cache.head.note(self.take_hidden(), tokens, at)
             cache.head.read()

@@ -147,8 +147,7 @@ class LiveCosts:
 
     def _correct(self, known: _Corrections, index: int, found: float, rounds: int = 1) -> None:
         """Learns from `found`, the logarithm of measured seconds over the curve's: of a round over
-        `index` tokens, or with 0, of a step; a median of `rounds` of them.
-        """
+        `index` tokens, or with 0, of a step; a median of `rounds` of them."""
         noise = _NOISE if rounds == 1 else _NOISE_OF_MEDIAN
         covariances = known.covariances
         error = found - known.means[index]

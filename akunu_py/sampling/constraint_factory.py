@@ -143,7 +143,6 @@ class ConstraintFactory:
 
 
 def _source(tokenizer: "LLTokenizer", grammar: Grammar, reasoning: Reasoning | None) -> str:
-    """A grammar in the form that llguidance takes."""
     if grammar.kind == "json_schema":
         schema = closed(bounded(json.loads(grammar.source)))
         source = _as_lark(f"start: {json_lark(schema)}")

@@ -63,14 +63,12 @@ def report(error: ApiError) -> bytes:
 
 
 def _answer(service: Service, body: Body) -> Response:
-    """`/v1/messages`: continues a conversation."""
     job = _read(service, body)
     reply = _Reply(job.blocks(), service.model_name)
     return JobAnswer(service, [job], reply, streams=body.flag("stream", default=False))
 
 
 def _count_tokens(service: Service, body: Body) -> Response:
-    """`/v1/messages/count_tokens`: the length of the prompt of such a request."""
     return count(service, _read(service, body))
 
 
@@ -81,8 +79,6 @@ ENDPOINTS: Final = (
 
 
 class _Reply(Reply):
-    """Writes an answer as content blocks, or as events while they grow."""
-
     def __init__(self, blocks: Blocks, model: str) -> None:
         self._blocks = blocks
         self._head = {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model}
@@ -153,7 +149,6 @@ def _content(block: Block) -> dict[str, Any]:
 
 
 def _usage(stats: Stats) -> dict[str, int]:
-    """The prompt's tokens are counted separately as computed and as cached."""
     return {
         "input_tokens": stats.prompt_tokens - stats.cached_tokens,
         "cache_creation_input_tokens": 0,

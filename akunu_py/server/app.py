@@ -184,11 +184,8 @@ _GRAMMAR_THREADS: Final = 80
 
 
 class _Path:
-    """Calls the handler for one path.
-
-    It is an ASGI application rather than a function of a request, because Starlette wraps `send`
-    once more for a function, and every streamed token passes through all wrappers.
-    """
+    """An ASGI application rather than a function of a request, because Starlette wraps `send` once
+    more for a function, and every streamed token passes through all wrappers."""
 
     def __init__(
         self,
@@ -255,8 +252,7 @@ class _Path:
             await response(scope, receive, send)
 
     async def _wait(self, seat: Seat, scope: Scope, send: Send, *, streams: bool) -> Service:
-        """Waits until a model is loaded. A stream begins during the wait; comments keep it
-        alive."""
+        """A stream begins during the wait; comments keep it alive."""
         loading = seat.loading
         assert loading is not None, "a seat that is used is not unloaded"
         begun, patience = perf_counter(), ERRORS_COME_S if self._report and streams else None

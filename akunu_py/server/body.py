@@ -203,7 +203,6 @@ class Body:
 
 
 def _characters(value: Any) -> int:
-    """The length of all texts in a value."""
     found, left = 0, [value]
     while left:
         value = left.pop()

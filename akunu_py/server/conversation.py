@@ -81,7 +81,6 @@ def merged(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _thought_of(message: Mapping[str, Any]) -> str:
-    """The reasoning of an earlier answer, under any of the names that clients use."""
     names = ("reasoning_content", "reasoning", "thinking")
     return next((text for name in names if isinstance(text := message.get(name), str)), "")
 

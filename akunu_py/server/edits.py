@@ -43,14 +43,12 @@ its end, and `(?>`, each place where it might go on would be tried in turn."""
 
 
 def _edit(service: Service, body: Body) -> Response:
-    """`/v1/edits`: does to the `input` what the `instruction` says."""
     body.require("input", "instruction")
     wanted = _wanted(body, body.text("instruction", default=""))
     return _respond(service, body, body.text("input", default=""), wanted)
 
 
 def _apply(service: Service, body: Body) -> Response:
-    """`/v1/apply`: merges the `update` into the `original`."""
     texts = (
         body.text("original", "initial_code", "initialCode", default=""),
         body.text("update", "edit_snippet", "editSnippet", default=""),
@@ -63,7 +61,6 @@ def _apply(service: Service, body: Body) -> Response:
 
 
 def _apply_chat(service: Service, body: Body) -> Response:
-    """`/v1/apply/chat/completions`: the same for a message with `<code>` and `<update>`."""
     last = some_messages(body)[-1]
     found = _MORPH.fullmatch(last.joined("content").strip())
     if found is None:

@@ -79,13 +79,11 @@ def report(error: ApiError) -> bytes:
 
 
 def _complete(service: Service, body: Body) -> Response:
-    """`/completion`: continues a prompt, or several."""
     options = _read_options(service, body)
     return _respond(service, body, read_prompts(service, body), options)
 
 
 def _infill(service: Service, body: Body) -> Response:
-    """`/infill`: fills the gap between two texts."""
     body.require("input_prefix", "input_suffix")
     files = tuple(map(_file, body.objects("input_extra", most=_MAX_FILES)))  # the latest last
     gap = FillRequest(
@@ -130,8 +128,6 @@ def _read_options(service: Service, body: Body) -> Options:
 
 
 class _Reply(Reply):
-    """Writes results: chunks have the text as it is generated; the last has the statistics."""
-
     def __init__(
         self, service: Service, body: Body, jobs: Sequence[Job], fields: Sequence[str]
     ) -> None:
@@ -210,8 +206,7 @@ class _Reply(Reply):
         return _pick(result | own, self._fields)
 
     def _probabilities(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """`completion_probabilities`, if `n_probs` asked for them; with `post_sampling_probs`, the
-        probabilities instead of their logarithms."""
+        """With `post_sampling_probs`, the probabilities instead of their logarithms."""
         options = self._jobs[0].options
         if options.logprobs is None:
             return {}
@@ -316,13 +311,11 @@ def _detokenize(service: Service, body: Body) -> Response:
 
 
 def _apply_template(service: Service, body: Body) -> Response:
-    """The prompt of a `/v1/chat/completions` request with this body."""
     prompt = str(read_chat(service, body).prompt)
     return JSONAnswer({"prompt": service.engine.tokenizer.readable(prompt)})
 
 
 def _props(service: Service, nothing: Body) -> Response:
-    """The properties of the model, and the default options."""
     engine = service.engine
     bos, eos = engine.tokenizer.wrapped.bos_token, engine.tokenizer.wrapped.eos_token
     params = _generation_settings(service, _read_options(service, nothing), DEFAULT_SAMPLERS)

@@ -315,6 +315,5 @@ async def _nothing_more() -> Message:
 
 
 async def _disconnect(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

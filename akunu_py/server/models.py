@@ -66,7 +66,6 @@ def tagged(name: str) -> str:
 
 
 def _offered(pool: Pool) -> Iterator[tuple[str, LocalModel]]:
-    """All models, once per name."""
     for model in pool.models():
         for name in pool.names_of(model):
             yield name, model
@@ -154,7 +153,6 @@ def _tags(pool: Pool, _: Body) -> Response:
 
 
 def _ps(pool: Pool, _: Body) -> Response:
-    """The loaded models, and when each will be unloaded."""
     entries = []
     for seat in pool.seats:
         if seat.service is None:
@@ -199,7 +197,6 @@ def _details(model: LocalModel) -> dict[str, Any]:
 
 
 def _show(pool: Pool, body: Body) -> Response:
-    """A model in detail."""
     model = _asked(pool, body)
     seat = _seat(pool, model)
     if seat and seat.service:
@@ -350,7 +347,6 @@ class _Pull(Response):
 
 
 def _delete(pool: Pool, body: Body) -> Response:
-    """Deletes a model from the hub's cache."""
     model = pool.find_on_disk(_needed_name(body))
     check_removable(model)
     if model in pool.first:
@@ -360,8 +356,6 @@ def _delete(pool: Pool, body: Body) -> Response:
 
 
 class _Delete(Response):
-    """Unloads a model once its requests have ended, and deletes it."""
-
     def __init__(self, pool: Pool, model: LocalModel) -> None:
         super().__init__()
         self._pool = pool

@@ -28,7 +28,6 @@ _BY_KIND: Final = (
 
 
 def _health(pool: Pool, _body: Body) -> Response:
-    """`{"status": "ok"}`, and which models are loading; an error until the first one is loaded."""
     loading = pool.loading
     if not pool.loads:
         raise LoadingError
@@ -93,7 +92,6 @@ def _described(sequence: Sequence) -> dict[str, Any]:
 
 
 def _metrics(pool: Pool, _: Body) -> Response:
-    """Sums over all models for Prometheus; also available while a model loads."""
     return Answer(
         "\n".join(_prometheus_lines(pool)) + "\n",
         headers={"Process-Start-Time-Unix": str(int(_BEGUN))},
@@ -163,8 +161,7 @@ def _comments(name: str, meaning: str, kind: str) -> tuple[str, str]:
 
 
 def _status(pool: Pool, _: Body) -> Response:
-    """The figures of the server, and of the engine of the last used model, if one is loaded. They
-    contain no text of users."""
+    """The figures contain no text of users."""
     services, latest = pool.services, pool.latest
     found = {
         "version": __version__,
@@ -243,7 +240,6 @@ def _engine_status(service: Service) -> dict[str, Any]:
 
 
 def _sums(pool: Pool) -> dict[str, Any]:
-    """Sums over all requests, including the active ones so far."""
     sums = Stats()
     sums.include(pool.metrics.sums)
     for job in (job for service in pool.services for job in service.active):
@@ -254,8 +250,6 @@ def _sums(pool: Pool) -> dict[str, Any]:
 
 
 def _costs(curve: CostCurve) -> list[dict[str, Any]]:
-    """The measured milliseconds for each context: of a pipelined step, and of a forward pass by its
-    number of tokens."""
     return [
         {
             "context": level.context,

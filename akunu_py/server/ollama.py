@@ -56,11 +56,8 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 
 def _generate(service: Service, body: Body) -> Response:
-    """`/api/generate`: completes a prompt; an empty prompt only loads the model.
-
-    The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if it
-    contains the model's fill-in-the-middle tokens, because the client then made the whole prompt.
-    """
+    """The prompt is put into the model's chat template, except with `raw`, with a `suffix`, or if
+    it contains the model's fill-in-the-middle tokens: the client then made the whole prompt."""
     tokenizer = service.engine.tokenizer
     _refuse_images(body)
     prompt = body.text("prompt", default="")
@@ -97,7 +94,6 @@ def _generate(service: Service, body: Body) -> Response:
 
 
 def _chat(service: Service, body: Body) -> Response:
-    """`/api/chat`: continues a conversation; without messages, it only loads the model."""
     tokenizer = service.engine.tokenizer
     options = _read_options(service, body)
     tools = Tools(tuple(read_offered_tools(body)))
@@ -125,10 +121,7 @@ def _respond(
 
 
 class _Reply(Reply):
-    """Formats one completion: its blocks as a `message`, or its text as a `response`.
-
-    The end repeats the `context`, the ids before a `response`, if there are any.
-    """
+    """The end repeats the `context`, the ids before a `response`, if there are any."""
 
     def __init__(
         self,
@@ -207,7 +200,6 @@ def _head(service: Service) -> dict[str, Any]:
 
 
 def _loaded(service: Service, body: Body, nothing: dict[str, Any]) -> Response:
-    """Reports that the model is loaded or, with `keep_alive: 0`, that it is unloaded."""
     reason = "unload" if read_keep_alive(body) == 0 else "load"
     return JSONAnswer(_head(service) | nothing | {"done": True, "done_reason": reason})
 
@@ -238,7 +230,6 @@ def _read_options(service: Service, body: Body) -> Options:
 
 
 def _read_format(body: Body) -> Grammar | None:
-    """`format`: `json`, a JSON schema, or an empty string for none."""
     wanted = body.any("format")
     if wanted is None or wanted == "":
         return None
@@ -250,7 +241,6 @@ def _read_format(body: Body) -> Grammar | None:
 
 
 def _read_think(body: Body, format_: AnswerFormat) -> dict[str, bool | str]:
-    """`think` as chat template settings: true, false, or the effort as a word."""
     wanted = body.any("think")
     if wanted and not format_.think_start:
         body.refuse("think", "must be false or left out, as this model does not think")

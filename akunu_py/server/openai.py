@@ -85,8 +85,7 @@ def respond(
 
 
 class _Reply(Reply):
-    """Puts choices into one response, or into chunks; the last chunk has the timings. With our own
-    `show_drafts`, the `pieces` of a chunk show what drafted each piece of text."""
+    """With our own `show_drafts`, the `pieces` of a chunk show what drafted each piece of text."""
 
     def __init__(
         self,
@@ -158,7 +157,6 @@ class _Reply(Reply):
 
 
 def _pieces(event: Event) -> list[dict[str, str]]:
-    """The text of an event without reasoning, token by token, with what drafted each."""
     words = ((piece.text[piece.thought :], piece.drafted) for piece in event.pieces)
     return [{"text": text, "drafted": drafted} for text, drafted in words if text]
 
@@ -195,7 +193,6 @@ def figures_of(done: Mapping[int, Stats], per_prompt: int) -> dict[str, Any]:
 
 
 def _complete(service: Service, body: Body) -> Response:
-    """`/v1/completions`: completes a prompt, or several."""
     logprobs = body.integer("logprobs", default=None, least=0, most=MAX_ALTERNATIVES)
     echoes = body.flag("echo", default=False)
     scores_prompt = echoes and logprobs is not None
@@ -222,8 +219,6 @@ def _complete(service: Service, body: Body) -> Response:
 
 
 def _fill(service: Service, body: Body) -> Response:
-    """`/v1/fim/completions`: fills the gap between `prompt` and `suffix`, or continues `prompt` if
-    there is no suffix."""
     body.require("prompt")
     prompt, suffix = body.text("prompt", default=""), body.text("suffix", default=None)
     job = Job(before_gap(prompt, suffix), read_options(service, body, OPENAI))
@@ -300,7 +295,6 @@ class _Logprobs:
         return self._lists(entries) if prompt is None else self._with_prompt(prompt, text, entries)
 
     def _with_prompt(self, prompt: PromptLogprobs, text: str, entries: list[TokenLogprob]) -> Lists:
-        """The lists, including the echoed prompt, whose first token has no values."""
         first = self._spelling.of(prompt.first)
         if text.encode(errors="replace").startswith(first):  # not if the tokenizer added it
             self._offset = len(self._decoder.decode(first))

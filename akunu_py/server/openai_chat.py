@@ -57,7 +57,6 @@ def read_chat(service: Service, body: Body) -> ChatJob:
 
 
 def _chat(service: Service, body: Body) -> Response:
-    """`/v1/chat/completions`: continues a conversation."""
     job = read_chat(service, body)
     spelling = None if job.options.logprobs is None else service.engine.tokenizer.token_bytes
     return respond(
@@ -66,7 +65,6 @@ def _chat(service: Service, body: Body) -> Response:
 
 
 def _count_tokens(service: Service, body: Body) -> Response:
-    """`/v1/chat/completions/input_tokens`: the length of the prompt of such a request."""
     return count_tokens(service, read_chat(service, body), object="response.input_tokens")
 
 

@@ -160,8 +160,7 @@ class Pool:
         return tuple(own) or (model.name,)
 
     def _resolve_aliases(self) -> None:
-        """Finds the models of aliases that have none yet. An alias keeps its model, even if another
-        one gets that name later."""
+        """An alias keeps its model, even if another one gets that name later."""
         for word in self.settings.aliases:
             alias, _, name = word.partition("=")
             named = matches(self._known, name) if name else list(self.first[:1])
@@ -199,7 +198,6 @@ class Pool:
         return self.find(asked)
 
     def _named(self, asked: str) -> list[LocalModel]:
-        """The models that a name may mean."""
         wanted, found = asked.casefold(), list[LocalModel]()
         if wanted.removesuffix(_TAG) in ("", DEFAULT_NAME):
             return [self.first[0]]
@@ -287,12 +285,10 @@ class Pool:
         return seat.leaving
 
     def _idle(self) -> list[Seat]:
-        """The models that may be unloaded now, the least recently used first."""
         idle = [seat for seat in self.seats if seat.service and not (seat.users or seat.leaving)]
         return sorted((one for one in idle if not one.is_pinned), key=lambda one: one.last_used)
 
     def _present(self, model: LocalModel) -> Seat | None:
-        """The seat of a model that is loaded, or is going to be."""
         seats = (seat for seat in self.seats if seat.model == model and seat.leaving is None)
         return next(seats, None)
 
@@ -346,7 +342,6 @@ class Pool:
         return self._memory - sum(seat.nbytes for seat in self.seats if not seat.is_waiting)
 
     async def _make_room(self, seat: Seat) -> None:
-        """Unloads others until there is memory for a model."""
         if self._memory is None:
             self._memory = await self._in_thread(self._find_memory)
         self._check_size(seat)
@@ -380,7 +375,6 @@ class Pool:
             )
 
     def _shrink(self) -> None:
-        """Unloads models that nobody uses while all take more than their memory."""
         if self._memory is None:
             return
         leaving = (seat for seat in self.seats if seat.leaving and not seat.is_waiting)
@@ -451,7 +445,6 @@ def _note_error(loading: "asyncio.Task[Service]") -> None:
 
 
 def _bytes_of(engine: "Engine") -> int:
-    """The bytes of a model's weights, its head and a usual cache in memory."""
     model = engine.model
     head = 0 if model.head is None else model.head.parameter_bytes
     return round(model.parameter_bytes + head + model.cache_bytes(USUAL_TOKENS))

@@ -91,14 +91,12 @@ def report(error: ApiError) -> bytes:
 
 
 def _respond(service: Service, body: Body) -> Response:
-    """`/v1/responses`: continues a conversation."""
     job, kinds = _read(service, body)
     reply = _Reply(service, body, job, kinds)
     return JobAnswer(service, [job], reply, streams=body.flag("stream", default=False))
 
 
 def _count_tokens(service: Service, body: Body) -> Response:
-    """`/v1/responses/input_tokens`: the length of the prompt of such a request."""
     return count_tokens(service, _read(service, body)[0], object="response.input_tokens")
 
 
@@ -244,8 +242,6 @@ def _echo(value: Any) -> Any:
 
 
 class _Reply(Reply):
-    """Writes an answer as a response with items, or as events while they grow."""
-
     def __init__(
         self, service: Service, body: Body, job: ChatJob, kinds: Mapping[str, str]
     ) -> None:

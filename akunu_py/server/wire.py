@@ -267,9 +267,6 @@ class JobAnswer(Response):
 
 
 class _Chunks:
-    """Sends the status of a stream, the opening chunks, and the chunks of events; and keep-alive
-    chunks while there is nothing else to send."""
-
     def __init__(
         self,
         reply: Reply,

@@ -124,7 +124,6 @@ class CallGrammar:
         return self._lark(f"{start}\nanswer: {header} {json_lark(schema)}")
 
     def _marked_calls(self) -> str:
-        """Calls behind their mark, and more behind marks of their own if there may be any."""
         calls = f"{self._text(self._format.call_start)} calls"
         is_last = self._one_call or not self._format.call_end
         return calls if is_last else f'{calls} ("\\n"? {calls})*'
@@ -342,7 +341,6 @@ def _may_be_empty(schema: Mapping[str, Any]) -> bool:
 
 
 def _containing(marks: Sequence[str]) -> str:
-    """The expression of texts with one of these marks in them."""
     found = "|".join(re.escape(mark).replace("/", "\\/") for mark in marks)
     return f"/(?s:.*)({found})(?s:.*)/"
 

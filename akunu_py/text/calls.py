@@ -391,7 +391,6 @@ class CallReader:
             yield
 
     def _say(self, text: str) -> None:
-        """Releases JSON text, as one piece with what has just been released."""
         last = self._released[-1] if self._released else None
         if isinstance(last, str):
             self._released[-1] = last + text

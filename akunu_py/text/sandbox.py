@@ -195,7 +195,6 @@ class TrialProcess:
             raise
 
     def _linked(self, guide: Guide | None) -> Connection:
-        """The link to a process that has the tokenizer."""
         has_ended = self._process is not None and self._process.poll() is not None
         if has_ended or (guide is not None and self._guide not in (None, guide)):
             self.close()

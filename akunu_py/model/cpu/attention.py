@@ -261,5 +261,4 @@ def _mixed(scores: mx.array, values: mx.array, scale: float = 1.0) -> mx.array:
 
 @cache
 def _softmax_numerators(scale: float) -> Callable[..., mx.array]:
-    """Computes the numerators from unscaled scores and their maxima."""
     return exponential_of(lambda scores, peak: (scores - peak) * scale)
