@@ -29,7 +29,6 @@ class NamedOptions(TypedDict, total=False):
     drafter: str
     num_draft_tokens: int | None
     exact: bool | None
-    slot: int | None
     references: Sequence[str]
     logprobs: int | None
     drawn_logprobs: bool

@@ -356,9 +356,6 @@ class Options(Sampling):
         "16 bits, even if that is slower", group=SPECULATION, read=on_or_off,
         shown="where it costs nothing",
         off=("--no-exact", False, "draft in the fastest way; near-ties may then go the other way"))
-    slot: int | None = option(None, "the cache slot to use, unless another request is using it; "
-        "None takes the slot that holds most of the prompt", within=Range(0, MAX_SLOTS - 1),
-        flag=None)
     references: tuple[str, ...] = option((), "texts that the answer may repeat, such as open "
         "files: drafts are copied from them, but the model does not see them", flag=None)
     logprobs: int | None = option(None, "report each token's log-probability in the model's own "

@@ -276,7 +276,7 @@ class Runner:
         self._memory.check(sequence)
         known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
         try:
-            slot, sequence.stats.cached_tokens = prefixes.take(known, room, options.slot)
+            slot, sequence.stats.cached_tokens = prefixes.take(known, room)
         except BaseException:  # out of memory, or an interrupt while a cache was copied
             prefixes.clear()
             raise

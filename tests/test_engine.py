@@ -364,16 +364,6 @@ def test_memory_follows_the_answer_and_not_its_limit(tmp_path: Path) -> None:
     events.close()
 
 
-class TestSeveralCaches:
-    def test_a_slot_can_be_asked_for(self, engine: Engine) -> None:
-        prompt = random_prompt(1, 40)
-        engine.generate(prompt, Options(max_tokens=1, slot=7))
-        engine.generate(random_prompt(2, 40), Options(max_tokens=1, slot=7))
-        assert [(slot.id, slot.tokens) for slot in engine.slots] == [(7, 40)]
-        with pytest.raises(InvalidRequestError, match="from 0 to 15, not 16"):
-            Options(slot=16)
-
-
 def test_an_error_of_a_forward_pass_goes_through_the_guard_of_its_model(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,13 +118,8 @@ class PrefixPool:
         self._slots: dict[int, PrefixSlot] = {}  # the least recently used one first
         self._bytes_of = bytes_of
 
-    def take(
-        self, prompt: Sequence[int], tokens: int, slot_id: int | None = None
-    ) -> tuple[PrefixSlot, int]:
-        """The slot for a prompt, with room for `tokens`, and how many of the prompt it holds.
-
-        A `slot_id` of None, or one that is busy, takes the best slot.
-        """
+    def take(self, prompt: Sequence[int], tokens: int) -> tuple[PrefixSlot, int]:
+        """The slot for a prompt, with room for `tokens`, and how many of the prompt it holds."""
         capacity = self._capacity(tokens)
         self._load(prompt, capacity)
         latest_first = reversed(self._slots.values())
@@ -132,13 +127,10 @@ class PrefixPool:
             latest_first, key=lambda slot: (slot.usable(prompt), not slot.busy), default=None
         )
         shared = 0 if best is None else best.usable(prompt)
-        slot = None if slot_id is None else self._slots.get(slot_id)
-        if slot is not None and slot.busy:
-            slot = slot_id = None
-        if slot_id is None and best and not best.busy and len(best.tokens) < 2 * shared:
+        if best and not best.busy and len(best.tokens) < 2 * shared:
             slot = best
-        if slot is None:
-            slot = self._make(capacity, slot_id, spared=best if shared else None)
+        else:
+            slot = self._make(capacity, spared=best if shared else None)
         self._slots[slot.id] = self._slots.pop(slot.id)
         if capacity > slot.cache.capacity:
             self.grow(slot, tokens)
@@ -276,7 +268,7 @@ class PrefixPool:
             return
         shared = self.known(prompt)
         while (found := self._store.find(prompt, shared)) is not None:
-            slot = self._make(capacity, None, spared=None)
+            slot = self._make(capacity, spared=None)
             if self._store.load(found, slot.cache):
                 slot.tokens = list(prompt[: slot.cache.length])
                 return
@@ -291,19 +283,18 @@ class PrefixPool:
         room = tokens + max(GROWTH, tokens // _HEADROOM)
         return min(room // GROWTH * GROWTH, self.limit)
 
-    def _make(self, capacity: int, slot_id: int | None, spared: PrefixSlot | None) -> PrefixSlot:
+    def _make(self, capacity: int, spared: PrefixSlot | None) -> PrefixSlot:
         """A new slot, or the spared one if memory does not suffice for both and the busy ones."""
         needed = self._bytes_of(capacity)
         staying = [slot for slot in self._slots.values() if slot.busy or slot is spared]
         if spared is not None and self._claimed(staying) + needed > self.memory:
-            if slot_id is None and not spared.busy:
+            if not spared.busy:
                 return spared
             spared = None
         self._free(needed, spared=spared, slots=1)
-        if slot_id is None:
-            slot_id = next(number for number in count() if number not in self._slots)
-        self._slots[slot_id] = PrefixSlot(self._make_cache(capacity), slot_id)
-        return self._slots[slot_id]
+        slot_id = next(number for number in count() if number not in self._slots)
+        slot = self._slots[slot_id] = PrefixSlot(self._make_cache(capacity), slot_id)
+        return slot
 
     def _free(self, needed: float, *, spared: PrefixSlot | None, slots: int = 0) -> None:
         """Drops the least recently used slots that are not busy, until this many bytes and slots

@@ -34,11 +34,9 @@ def make_pool(model: TargetModel, memory: int = NO_LIMIT) -> PrefixPool:
     )
 
 
-def serve(
-    pool: PrefixPool, model: TargetModel, prompt: list[int], slot_id: int | None = None
-) -> tuple[PrefixSlot, int]:
+def serve(pool: PrefixPool, model: TargetModel, prompt: list[int]) -> tuple[PrefixSlot, int]:
     """Computes a prompt as a request would."""
-    slot, cached = pool.take(prompt, len(prompt), slot_id)
+    slot, cached = pool.take(prompt, len(prompt))
     model.prefill(prompt[cached:], slot.cache)
     pool.settle(slot, prompt)
     return slot, cached
@@ -88,17 +86,6 @@ def test_a_slot_is_rolled_back_if_memory_allows_only_one(model: TargetModel) -> 
     assert len(pool.statuses) == 1
 
 
-def test_a_wanted_slot_is_used_and_copies_from_others(model: TargetModel) -> None:
-    pool = make_pool(model)
-    prompt = run(1, 50)
-    serve(pool, model, prompt)
-    wanted, cached = serve(pool, model, [*prompt, 1, 2], slot_id=5)
-    assert (wanted.id, cached) == (5, 50)
-    again, cached = serve(pool, model, run(8, 20), slot_id=5)
-    assert again is wanted
-    assert cached == 0
-
-
 def test_nothing_is_kept_of_a_request_that_computed_nothing(model: TargetModel) -> None:
     pool = make_pool(model)
     slot, _ = pool.take([1, 2, 3], 3)
@@ -132,7 +119,7 @@ def test_a_busy_slot_is_copied_and_neither_taken_nor_dropped(model: TargetModel)
     first, _ = pool.take(prompt, 100)
     model.prefill(prompt[:39], first.cache)
     pool.share(first, prompt)
-    second, cached = pool.take(prompt, 100, first.id)
+    second, cached = pool.take(prompt, 100)
     assert second is not first
     assert cached == 39
     assert all(status.busy for status in pool.statuses)
@@ -195,7 +182,7 @@ def test_a_busy_slot_claims_what_it_has_not_allocated_yet(model: TargetModel) ->
     pool = make_pool(model)
     serve(pool, model, run(1, 40))
     pool.memory = pool.statuses[0].nbytes
-    slot, _ = pool.take([300], 1, 5)
+    slot, _ = pool.take([300], 1)
     assert slot.cache.nbytes == 0
     assert not pool.has_room(1)
 
@@ -297,8 +284,7 @@ def test_caches_always_hold_what_they_say(
     pool = make_pool(model, memory)
     for first, shared, second, rest in asked:
         prompt = [*run(first, shared), *run(50 + second, rest)]
-        slot_id = data.draw(st.sampled_from([None, None, 0, 3]))
-        slot, cached = pool.take(prompt, len(prompt), slot_id)
+        slot, cached = pool.take(prompt, len(prompt))
         assert cached == slot.cache.length < len(prompt)
         assert len(slot.tokens) == cached
         done = data.draw(st.integers(cached, len(prompt)))
