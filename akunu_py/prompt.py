@@ -44,8 +44,7 @@ def encode_prompt(
         return asked
     if isinstance(asked, FillRequest):
         longest = DEFAULT_MAX_TOKENS if options.max_tokens is None else options.max_tokens
-        filling = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
-        tokens, end_tokens = filling.tokens, filling.end_tokens
+        tokens, end_tokens = fill_prompt(tokenizer, asked, limit - min(longest, limit // 4))
     else:
         if not isinstance(asked, str | list | tuple | array):
             raise InvalidRequestError(

@@ -315,13 +315,12 @@ def test_a_gap_in_a_long_file_is_cut_to_the_context(engine: Engine) -> None:
     assert 900 < answer.stats.prompt_tokens <= engine.context_limit - 20
 
 
-@pytest.mark.parametrize("suffix_first", [False, True])
-def test_typing_computes_only_what_was_typed(engine: Engine, suffix_first: bool) -> None:
+def test_typing_computes_only_what_was_typed(engine: Engine) -> None:
     lines = [f"line {number}\n" for number in range(60)]
     computed = []
     for typed in range(1, 12):
         prefix = "".join(lines[:40]) + "total = sum"[:typed]
-        request = FillRequest(prefix, "\n" + "".join(lines[40:]), suffix_first=suffix_first)
+        request = FillRequest(prefix, "\n" + "".join(lines[40:]))
         stats = engine.generate(request, Options(max_tokens=8)).stats
         computed.append(stats.prompt_tokens - stats.cached_tokens)
     assert max(computed[1:]) <= 2 < computed[0]

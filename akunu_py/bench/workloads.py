@@ -126,8 +126,8 @@ def encode_sample(tokenizer: Tokenizer, sample: Sample) -> ReplayCase:
     reference = tokenizer.encode_plain(sample.reference)
     closing = sorted(ends)[:1]
     if sample.suffix is not None:
-        gap = fill_prompt(tokenizer, FillRequest(sample.prompt, sample.suffix))
-        prompt, ends = gap.tokens, ends | gap.end_tokens
+        prompt, more_ends = fill_prompt(tokenizer, FillRequest(sample.prompt, sample.suffix))
+        ends |= more_ends
     elif not sample.messages:
         prompt, closing = tokenizer.encode(sample.prompt), []
     elif tokenizer.has_chat_template:

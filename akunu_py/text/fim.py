@@ -3,7 +3,7 @@
 While somebody types, each prompt should begin as the one before it did. So in prefix-suffix-middle
 the line with the cursor goes after the token that opens the middle, as llama.cpp's clients send it,
 and what does not fit is cut in coarse steps, far from the gap. Suffix-prefix-middle only appends,
-but few models were trained for it and their tokens do not show it, so a request has to ask for it.
+but few models were trained for it.
 """
 
 import sys
@@ -108,27 +108,18 @@ class RepositoryFile:
 @dataclass(frozen=True)
 class FillRequest:
     """A gap in a file, the text around it, and other `files` of the same repository, the most
-    important last. Without `suffix_first` the layout is the model's own."""
+    important last."""
 
     prefix: str
     suffix: str
     files: tuple[RepositoryFile, ...] = ()
-    filename: str = ""
-    repository: str = ""
-    suffix_first: bool = False
 
 
-@dataclass(frozen=True)
-class FillPrompt:
-    """The ids of a prompt that asks for the text in a gap, and those that end the answer besides
-    the model's own."""
-
-    tokens: list[int]
-    end_tokens: frozenset[int]
-
-
-def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxsize) -> FillPrompt:
-    """The prompt that asks for the text in a gap; it has `room` tokens at most.
+def fill_prompt(
+    tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxsize
+) -> tuple[list[int], frozenset[int]]:
+    """The prompt of at most `room` tokens that asks for the text in a gap, and the tokens that end
+    the answer besides the model's own.
 
     It keeps the tokens nearest to the gap: a quarter of them after it, more if there is little text
     before it. It keeps the last of the other files, each one whole. A model that was not trained to
@@ -140,7 +131,7 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
             "This model has no fill-in-the-middle tokens; leave the suffix out, "
             "or use a model trained to fill gaps, such as Qwen2.5-Coder."
         )
-    layout = _Layout(tokenizer, format_, request)
+    layout = _Layout(tokenizer, format_, request.files)
     opening = tokenizer.encode("")
     room -= len(opening) + len(layout.around((), (), ()))
     window = min(MAX_WINDOW, max(1, room))
@@ -153,9 +144,9 @@ def fill_prompt(tokenizer: Tokenizer, request: FillRequest, room: int = sys.maxs
         window,
     )
     taken = len(head_ids) + len(line_ids) + len(suffix_ids)
-    files = layout.files(request, room - _rounded(taken, window))
+    files = layout.before(room - _rounded(taken, window))
     around = layout.around(head_ids, line_ids, suffix_ids)
-    return FillPrompt([*opening, *files, *around], layout.end_tokens)
+    return [*opening, *files, *around], layout.end_tokens
 
 
 def fills_gap(tokenizer: Tokenizer, tokens: Sequence[int]) -> bool:
@@ -208,16 +199,18 @@ def _rounded(length: int, window: int) -> int:
 class _Layout:
     """Turns the parts of a request into ids, in the layout of one family of models."""
 
-    def __init__(self, tokenizer: Tokenizer, format_: FillFormat, request: FillRequest) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, format_: FillFormat, files: Sequence[RepositoryFile]
+    ) -> None:
         self._tokenizer = tokenizer
         self._format = format_
-        self._suffix_first = request.suffix_first or format_.suffix_first
+        self._files = files
         # Some tokenizers put a space in front of every text; inside a text it would be wrong.
         alone, within = tokenizer.encode_plain("a"), tokenizer.encode_plain("\na")
         spaced = within[-len(alone) :] != alone
         self._newline = tokenizer.encode_plain("\n") if spaced else []
-        self._file = self._special(format_.file) if request.files else []
-        self._name = self.inside(f"{request.filename or _UNNAMED}\n") if self._file else []
+        self._file = self._special(format_.file) if files else []
+        self._name = self.inside(f"{_UNNAMED}\n") if self._file else []
 
     @property
     def end_tokens(self) -> frozenset[int]:
@@ -226,7 +219,7 @@ class _Layout:
         return frozenset(token for name in names for token in self._special(name))
 
     def split(self, prefix: str) -> tuple[str, str]:
-        start = 0 if self._suffix_first else prefix.rfind("\n") + 1
+        start = 0 if self._format.suffix_first else prefix.rfind("\n") + 1
         return prefix[:start], prefix[start:]
 
     def inside(self, text: str) -> list[int]:
@@ -246,18 +239,16 @@ class _Layout:
             return [*named, *following, *prefix, *head, *line, *middle]
         if own.name_inside:
             opening = [*self._file, *prefix, *self._name]
-        if self._suffix_first:
-            return [*opening, *following, *middle, *head, *line]
         return [*opening, *head, *following, *middle, *line]
 
-    def files(self, request: FillRequest, room: int) -> list[int]:
+    def before(self, room: int) -> list[int]:
         """As many of the last files as fit, after the repository's name."""
         repository = self._special(self._format.repository)
         if repository:
-            repository += self.inside(f"{request.repository or _UNNAMED}\n")
+            repository += self.inside(f"{_UNNAMED}\n")
         room -= len(repository)
         kept: list[int] = []
-        for file in reversed(request.files):
+        for file in reversed(self._files):
             if len(file.text) > room * self._tokenizer.longest_piece:
                 break  # too long, whatever its ids are
             name = f"{file.filename or _UNNAMED}\n"
