@@ -94,8 +94,9 @@ class Runner:
     def encode(self, sequence: Sequence) -> None:
         begun = perf_counter()
         try:
-            asked = sequence.asked() if callable(sequence.asked) else sequence.asked
-            encoded = encode_prompt(self._model, asked, sequence.options, self._prefixes.limit)
+            encoded = encode_prompt(
+                self._model, sequence.asked, sequence.options, self._prefixes.limit
+            )
         except BaseException as error:
             self._fail(sequence, error)
         else:
@@ -247,7 +248,7 @@ class Runner:
         with suppress(BaseException):  # the first error is the one to report
             self.close(sequence)
         if isinstance(error, StopIteration):  # it would silently end the reader's iteration
-            error = RuntimeError(f"a prompt function or a drafter raised {error!r}")
+            error = RuntimeError(f"a drafter raised {error!r}")
         if sequence.reader is not None:
             sequence.reader.end(error)
 

@@ -4,7 +4,7 @@ The caller makes it. The scheduler reads how urgent it is and what it needs next
 fills in the rest. Plain Python.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter
@@ -52,10 +52,9 @@ class Sequence:
     """One request, from what was asked to its sums; the engine has no second record of it. Any
     thread may set `cancelled` and read `stats`.
 
-    A function as `asked` is called on the engine's thread just before the request begins; a given
-    sampler replaces that of the options. `tokens` are those of prompt and answer so far. While it
-    runs, it has a `session` that drafts, its cache in `slot`, `forwards` with the rest of its
-    prompt, a chunk each, then `decoding` with its rounds. `may_be_cancelled`: chunks are small.
+    A given sampler replaces that of the options. `tokens` are those of prompt and answer so far.
+    While it runs, it has a `session` that drafts, its cache in `slot`, `forwards` with the rest of
+    its prompt, a chunk each, then `decoding` with its rounds. `may_be_cancelled`: chunks are small.
 
     For the scheduler: `place` is the lowest free number among running sequences; it was `passed`
     over so often in a row, and `overtaken` by so many chunks of shorter, later prompts; it
@@ -63,7 +62,7 @@ class Sequence:
     of its rounds.
     """
 
-    asked: Asked | EncodedPrompt | Callable[[], Asked]
+    asked: Asked | EncodedPrompt
     options: Options = field(default_factory=Options)
     kind: Kind = Kind.COMPLETION
     sampler: "Sampler | None" = None

@@ -27,7 +27,7 @@ from akunu_py.sequence import Sequence
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
-    from akunu_py.prompt import PromptInput
+    from akunu_py.prompt import Asked
 
 _PAUSE_S: Final = 0.5
 """After this long without a request, costs are measured; a new request waits for at most one
@@ -114,7 +114,7 @@ class EngineWorker:
 
     def stream(
         self,
-        asked: "PromptInput | Callable[[Engine], PromptInput] | Sequence",
+        asked: "Asked | Sequence",
         options: Options | None = None,
         *,
         queues: bool = True,
@@ -122,15 +122,11 @@ class EngineWorker:
         """Completes a prompt; see `Engine.stream` for the arguments and the errors, which the
         iteration raises, and QueueFullError if the queue is full and its limit holds (`queues`).
 
-        A function that makes the prompt runs on the worker's thread just before the request begins.
         Among equally urgent requests, earlier ones come first; a request cancelled while it waits
         never reaches the engine. Events are kept until they are read, so a slow reader delays
         nobody.
         """
-        if callable(asked):
-            sequence = Sequence(partial(self._make, asked), options or Options())
-        else:
-            sequence = Sequence.of(asked, options)
+        sequence = Sequence.of(asked, options)
         sequence.may_be_cancelled = True
         cancel = partial(self._cancel, sequence)
         events = sequence.reader = EventStream(cancel, before_wait=self._check_waiter)
@@ -154,9 +150,6 @@ class EngineWorker:
         if self._saving:
             self._done.wait()
         return self._done.is_set()
-
-    def _make(self, prompt: "Callable[[Engine], PromptInput]") -> "PromptInput":
-        return prompt(self.loading.result())
 
     def _check_waiter(self) -> None:
         """Raises an `InvalidRequestError` if waiting for the worker would never end."""

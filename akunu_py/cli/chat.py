@@ -96,8 +96,8 @@ class Chat:
     def _warning(self, turn: Turn) -> str | None:
         if not self._doubts:
             return None
-        said = [one["content"] for one in turn.messages_before if one["role"] != "system"]
-        return doubt_of([*said, turn.question], turn.text, turn.log_probability)
+        said = [one["content"] for one in turn.asked if one["role"] != "system"]
+        return doubt_of(said, turn.text, turn.log_probability)
 
     def _prepare(self) -> None:
         engine = self._screen.await_model()

@@ -1,6 +1,6 @@
 """Conversation: questions in, turns out; it keeps the messages and knows no terminal.
 
-A turn is one request to the worker, whose thread renders the prompt, encodes it and answers. A
+A turn is one request to the worker, whose thread renders the messages, encodes them and answers. A
 saved conversation is written completely or not at all, and overwrites nothing but an older
 conversation.
 """
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from akunu_py.edits.shown import UNSURE, is_unsure
 from akunu_py.edits.text_file import TextFile
@@ -18,12 +18,8 @@ from akunu_py.events import Event, EventStream
 from akunu_py.options import DRAFTERS, Options, Sampling
 from akunu_py.package import write_atomically
 from akunu_py.rounds import Finish, Stats
-from akunu_py.text.tokenizer import ChatTranscript, Message
+from akunu_py.text.tokenizer import Message
 from akunu_py.worker import EngineWorker
-
-if TYPE_CHECKING:
-    from akunu_py.engine import Engine
-
 
 _FORMAT: Final = "akunu-py conversation"
 _VERSION: Final = 1
@@ -66,16 +62,13 @@ class Conversation:
         return said[0] if said else None
 
     def ask(self, question: str) -> "Turn":
-        return Turn(self, self.messages, question, previous=self._last)
+        return Turn(self, [*self.messages, {"role": "user", "content": question}])
 
     def retry(self) -> "Turn":
         """A turn that asks the last question again; its answer replaces the one before."""
         if [message["role"] for message in self.messages[-2:]] != ["user", "assistant"]:
             raise InvalidRequestError("There is no answer yet to try again.")
-        turn = Turn(self, self.messages[:-2], self.messages[-2]["content"])
-        if self._last is not None:
-            turn.transcript = self._last.transcript
-        return turn
+        return Turn(self, self.messages[:-1])
 
     def last_answer(self) -> tuple[str, str]:
         """The last question and its answer. Raises an `InvalidRequestError` if there is no answer,
@@ -94,11 +87,7 @@ class Conversation:
         return UNSURE if self._last and is_unsure(self._last.log_probability) else None
 
     def keep(self, turn: "Turn") -> None:
-        self.messages = [
-            *turn.messages_before,
-            {"role": "user", "content": turn.question},
-            {"role": "assistant", "content": turn.answer},
-        ]
+        self.messages = [*turn.asked, {"role": "assistant", "content": turn.answer}]
         self._last = turn
         self.stats.append(turn.stats)
 
@@ -117,34 +106,20 @@ class Conversation:
 
 
 class Turn:
-    """A question and its answer; iterating over the turn produces the answer.
+    """The messages up to a question, and its answer; iterating over the turn produces the answer.
 
     At the end, the conversation keeps both, even if the answer was cut short. Only a turn cancelled
-    before its first token leaves no trace. The worker's thread makes the `transcript` of the
-    earlier turns, from that of the `previous` turn or from the messages. The `answer` is the text
-    without its reasoning, and the `log_probability` that of the whole text, if the
-    conversation `scores`.
+    before its first token leaves no trace. The `answer` is the text without its reasoning, and the
+    `log_probability` that of the whole text, if the conversation `scores`.
     """
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        messages_before: Sequence[Message],
-        question: str,
-        *,
-        previous: "Turn | None" = None,
-    ) -> None:
-        self.messages_before = messages_before
-        self.question = question
-        self.transcript: ChatTranscript | None = None
-        self.prompt: list[int] = []
-        self.tokens: list[int] = []
+    def __init__(self, conversation: Conversation, asked: Sequence[Message]) -> None:
+        self.asked = asked
         self.text = self.answer = ""
         self.log_probability = 0.0
         self.stats = Stats()
         self.finish: Finish | None = None
         self._conversation = conversation
-        self._previous = previous
         self._events: EventStream | None = None
         self._cancelled = False
 
@@ -153,7 +128,7 @@ class Turn:
         reasoning = talk.worker.loading.result().tokenizer.reasoning
         options = replace(talk.options, reports_progress=True, reasoning=reasoning)
         options = replace(options, logprobs=0) if talk.scores else options
-        with talk.worker.stream(self._encode, options) as self._events:
+        with talk.worker.stream(self.asked, options) as self._events:
             if self._cancelled:
                 self._events.cancel()
             for event in self._events:
@@ -161,7 +136,6 @@ class Turn:
                     if talk.progress is not None:
                         talk.progress(event.prompt_done, event.stats.prompt_tokens)
                     continue
-                self.tokens.extend(event.tokens)
                 self.text += event.text
                 self.log_probability += event.log_probability
                 self.answer += "".join(piece.text[piece.thought :] for piece in event.pieces)
@@ -174,26 +148,13 @@ class Turn:
 
     @property
     def kept(self) -> bool:
-        return bool(self.tokens) or self.finish is not Finish.CANCELLED
+        return self.stats.generated_tokens > 0 or self.finish is not Finish.CANCELLED
 
     def cancel(self) -> None:
         """Ends the answer after the current round; a signal handler may call this at any time."""
         self._cancelled = True
         if self._events is not None:
             self._events.cancel()
-
-    def _encode(self, engine: "Engine") -> list[int]:
-        if self.transcript is None:
-            self.transcript = self._transcript_before(engine)
-            self._previous = None  # otherwise each turn would hold all earlier ones
-        self.prompt = self.transcript.prompt_for(self.question)
-        return self.prompt
-
-    def _transcript_before(self, engine: "Engine") -> ChatTranscript:
-        last = self._previous
-        if last is None or last.transcript is None:
-            return ChatTranscript(engine.tokenizer, self.messages_before)
-        return last.transcript.after_turn(last.question, last.prompt, last.answer, last.tokens)
 
 
 def system_messages(text: str | None) -> list[Message]:

@@ -22,7 +22,6 @@ from akunu_py.machine.device_memory import peak_memory_bytes
 from akunu_py.prompt import PromptInput
 from akunu_py.rounds import Finish
 from akunu_py.text.fim import FillRequest
-from akunu_py.text.tokenizer import ChatTranscript
 
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
@@ -67,11 +66,12 @@ def _complete(engine: "Engine", settings: GenerateSettings, prompt: str) -> Comp
     asked: PromptInput = prompt
     options = replace(settings.options, reports_progress=True)
     if settings.as_question:
-        said = system_messages(settings.system_prompt)
-        asked = ChatTranscript(engine.tokenizer, said).prompt_for(prompt)
-        asked += engine.tokenizer.encode_plain(settings.prefill_response or "")
+        tokenizer = engine.tokenizer
+        said = [*system_messages(settings.system_prompt), {"role": "user", "content": prompt}]
+        asked = tokenizer.encode(tokenizer.render_chat(said, open_answer=True))
+        asked += tokenizer.encode_plain(settings.prefill_response or "")
         if not settings.prefill_response:
-            options = replace(options, reasoning=engine.tokenizer.reasoning)
+            options = replace(options, reasoning=tokenizer.reasoning)
     elif settings.suffix is not None:
         asked = FillRequest(prompt, settings.suffix)
     completion = Completion(engine.model.name)

@@ -48,8 +48,8 @@ class Owner:
             )
         if self._is_working:
             raise InvalidRequestError(
-                "The engine is computing, so functions that it calls, such as a drafter or a "
-                "prompt function, cannot use it."
+                "The engine is computing, so functions that it calls, such as a drafter, cannot "
+                "use it."
             )
 
     @contextmanager

@@ -1,8 +1,5 @@
 """Tokenizer: text to token ids and back, through mlx-lm's wrapper around the model's own, and
 conversations as both, by a ChatTemplate.
-
-A ChatTranscript keeps the ids of an answer as they were generated, because encoding its text again
-might split it differently. So the prompt of the next turn begins with the ids that the cache holds.
 """
 
 import re
@@ -393,36 +390,3 @@ def _refuse_broken(wrapped: Any) -> None:
         if type(error).__name__ == "TemplateSyntaxError":
             reason = f"in line {getattr(error, 'lineno', 1)}: {str(error).rstrip('.')}"
             raise ModelLoadError(f"The chat template is not valid Jinja, {reason}.") from None
-
-
-@dataclass(frozen=True)
-class ChatTranscript:
-    """The messages of a conversation, and the ids that the model has seen of them, which only grow
-    at the end."""
-
-    tokenizer: Tokenizer
-    messages: Sequence[Message] = ()
-    _seen_text: str = ""
-    _seen_tokens: Sequence[int] = ()
-
-    def prompt_for(self, question: str) -> list[int]:
-        """The ids that ask for an answer to `question`."""
-        _, text = self._ask(question)
-        if self._seen_text and text.startswith(self._seen_text):
-            rest = text[len(self._seen_text) :]
-            return [*self._seen_tokens, *self.tokenizer.encode(rest, special_tokens=False)]
-        return self.tokenizer.encode(text)
-
-    def after_turn(
-        self, question: str, prompt: list[int], answer: str, tokens: list[int]
-    ) -> "ChatTranscript":
-        """The conversation after a question and its answer, finished or not: `prompt` has the ids
-        that `prompt_for` returned for the question, `tokens` the generated ids of the answer."""
-        asked, text = self._ask(question)
-        messages = [*asked, {"role": "assistant", "content": answer}]
-        seen = text + self.tokenizer.decode(tokens)
-        return ChatTranscript(self.tokenizer, messages, seen, [*prompt, *tokens])
-
-    def _ask(self, question: str) -> tuple[list[Message], str]:
-        asked = [*self.messages, {"role": "user", "content": question}]
-        return asked, self.tokenizer.render_chat(asked, open_answer=True)

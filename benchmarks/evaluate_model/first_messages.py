@@ -11,7 +11,6 @@ from pathlib import Path
 
 import akunu_py
 from akunu_py.options import Options
-from akunu_py.text.tokenizer import ChatTranscript
 
 ROOT = Path(__file__).parents[2]
 MESSAGES = Path(__file__).with_name("first_messages.txt")
@@ -40,8 +39,8 @@ def transcript(folder: Path) -> str:
         parts.append(f"{len(lines)} {kind} its training:\n")
         shown = []
         for line in lines:
-            prompt = ChatTranscript(engine.tokenizer).prompt_for(line)
-            answer = engine.generate(prompt, Options(max_tokens=MAX_TOKENS)).text
+            said = [{"role": "user", "content": line}]
+            answer = engine.generate(said, Options(max_tokens=MAX_TOKENS)).text
             shown.append("\n".join([f"> {line}", *answer.split("\n")]))
         text = "\n\n".join(shown)
         parts.append("".join(f"    {one}".rstrip() + "\n" for one in text.split("\n")))

@@ -6,13 +6,14 @@ from collections import abc
 from collections.abc import Callable, Generator
 from collections.abc import Sequence as Tokens
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from akunu_py.drafting.base import Draft
 from akunu_py.engine import Engine
 from akunu_py.errors import ContextOverflowError
 from akunu_py.events import Event, EventStream
 from akunu_py.options import Options, Reasoning
+from akunu_py.prompt import Asked
 from akunu_py.rounds import Finish, Round, Stats
 from akunu_py.sequence import Phase, Sequence
 from akunu_py.text.stream import Piece
@@ -66,7 +67,7 @@ class FakeEngine:
         self._answers = list(answers)
         self._interrupts = interrupts
 
-    def stream(self, asked: str | Tokens[int], options: Options) -> Generator[Event, None, None]:
+    def stream(self, asked: Asked, options: Options) -> Generator[Event, None, None]:
         """Answers as an engine does on its own thread."""
         sequence = Sequence(asked, options)
         sequence.reader = EventStream()
@@ -93,10 +94,7 @@ class FakeEngine:
         reader = sequence.reader
         assert reader
         try:
-            asked = sequence.asked() if callable(sequence.asked) else sequence.asked
-            text = (
-                asked if isinstance(asked, str) else self.tokenizer.decode(cast(Tokens[int], asked))
-            )
+            text = self._text(sequence.asked)
             if len(text) > self.context_limit:
                 raise ContextOverflowError("The prompt does not fit.")
         except Exception as error:
@@ -107,6 +105,13 @@ class FakeEngine:
         sequence.stats.prompt_tokens = len(text)
         self.prompts.append(text)
         self.options.append(sequence.options)
+
+    def _text(self, asked: Any) -> str:
+        if isinstance(asked, str):
+            return asked
+        if isinstance(asked[0], dict):
+            return self.tokenizer.render_chat(asked, open_answer=True)
+        return self.tokenizer.decode(asked)
 
     def is_being_computed(self, sequence: Sequence, running: tuple[Sequence, ...]) -> bool:
         return False

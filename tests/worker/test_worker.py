@@ -105,15 +105,10 @@ def test_every_request_fails_if_the_model_does_not_load(tmp_path: Path) -> None:
     assert worker.close(60)
 
 
-def test_a_prompt_may_be_made_on_the_thread_just_before_its_turn(worker: EngineWorker) -> None:
-    def prompt(engine: Engine) -> list[int]:
-        threads.append(get_ident())
-        return engine.tokenizer.encode("hello")
-
-    threads: list[int] = []
-    events = list(worker.stream(prompt, Options(max_tokens=4)))
-    assert threads == [worker.call(lambda _: get_ident())]
-    expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
+def test_messages_are_a_prompt(worker: EngineWorker) -> None:
+    said = [{"role": "user", "content": "hello"}]
+    events = list(worker.stream(said, Options(max_tokens=4)))
+    expected = worker.call(lambda engine: engine.generate(said, Options(max_tokens=4)))
     assert [token for event in events for token in event.tokens] == expected.token_ids
 
 
@@ -242,24 +237,28 @@ class TestFailures:
         assert list(worker.stream("three", Options(max_tokens=2)))
 
     @pytest.mark.parametrize("error", [StopIteration, StopAsyncIteration])
-    def test_a_prompt_function_that_stops_is_an_error(
+    def test_a_drafter_that_stops_is_an_error(
         self, worker: EngineWorker, error: type[Exception]
     ) -> None:
-        def fail(_: Engine) -> str:
-            raise error
+        class Stopping(NoDrafter):
+            def begin(self, *_: object) -> None:
+                raise error
 
+        worker.call(lambda engine: engine.add_drafter("stopping", lambda _: Stopping()))
         with pytest.raises((RuntimeError, error)):
-            list(worker.stream(fail))
+            list(worker.stream("hello", Options(drafter="stopping")))
 
     @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, MemoryError])
     def test_a_failing_request_does_not_end_the_thread(
-        self, worker: EngineWorker, error: type[BaseException]
+        self, worker: EngineWorker, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(*_: object) -> str:
+        def fail(*_: object, **__: object) -> str:
             raise error("from within")
 
-        with pytest.raises(error, match="from within"):
-            list(worker.stream(fail))
+        with monkeypatch.context() as patch:
+            patch.setattr(worker.loading.result().tokenizer, "encode", fail)
+            with pytest.raises(error, match="from within"):
+                list(worker.stream("hello"))
         with pytest.raises(error, match="from within"):
             worker.call(lambda _: fail())
         expected = worker.call(lambda engine: engine.generate("hello", Options(max_tokens=4)))
