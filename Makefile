@@ -44,10 +44,10 @@ test: $(VENV)/.dev ## the test suite
 
 # The parts that depend on the device, again: the package believes in an Apple chip. See
 # tests/metal.py.
-METAL_TESTS := tests/test_devices.py tests/test_machine.py tests/test_engine.py tests/test_attention.py \
-	tests/calibration tests/sampling tests/cache/test_quantized.py tests/cli/test_doctor.py \
-	tests/cli/test_serve.py tests/decoding/test_loop.py tests/decoding/test_batch.py \
-	tests/drafting/test_draft_model.py tests/server/test_ollama.py
+METAL_TESTS := tests/test_devices.py tests/test_machine.py tests/test_engine.py tests/calibration \
+	tests/sampling tests/cache/test_quantized.py tests/cli/test_doctor.py tests/cli/test_serve.py \
+	tests/decoding/test_loop.py tests/decoding/test_batch.py tests/drafting/test_draft_model.py \
+	tests/server/test_ollama.py
 test-metal: $(VENV)/.dev ## the tests that depend on the device, on a simulated Metal
 	AKUNU_TESTS=metal $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(METAL_TESTS) $(ARGS)
 

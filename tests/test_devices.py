@@ -38,7 +38,6 @@ BRANCHES: dict[str, Callable[[Backend], Any]] = {
     ),
     "machine/backend.py: is_cpu": lambda machine: machine.is_cpu,
     "machine/backend.py: score_bytes": lambda machine: machine.score_bytes(WIDE, 1, 1),
-    "machine/backend.py: vector_attention": lambda machine: machine.vector_attention,
     "machine/backend.py: warm_up_tokens": lambda machine: machine.warm_up_tokens,
     "machine/backend.py: weight_layout": lambda machine: machine.weight_layout("auto", 1),
     "machine/device_memory.py: free_device_bytes": lambda _: free_device_bytes(),

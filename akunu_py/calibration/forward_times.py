@@ -18,7 +18,7 @@ from akunu_py.drafting.base import Draft
 from akunu_py.errors import InvalidRequestError
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Sampling
-from akunu_py.planning.cost_curve import CLEARLY_FASTER, CostLevel
+from akunu_py.planning.cost_curve import CostLevel
 from akunu_py.sampling.sampler import Sampler
 
 SIZES: Final = (1, 2, 5, 3, 9, 17, 33, 4, 6, 8, 11, 13, 16, 21, 25, 32)
@@ -42,9 +42,6 @@ be padded to it."""
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts with a larger cache are not measured: there may be no memory for it."""
 
-_SPLIT_SIZES: Final = (5, 9, 13, 17, 33)
-"""One more than each number of rows at which MLX's kernels change."""
-_SPLIT_PASSES: Final = 6
 _LONG_S: Final = 0.05
 """If the steps together take longer, they can be interrupted in between."""
 
@@ -52,31 +49,19 @@ _LONG_S: Final = 0.05
 @dataclass
 class LevelTimes:
     """The seconds found so far at one context: of pipelined steps, and of rounds by their size,
-    each size's first in `warm_ups`. `split` has rounds with attentions alternately whole and in
-    parts, None for sizes that never have parts. `compiling_s` of a GPU's kernels does not count
-    against the limit.
+    each size's first in `warm_ups`. `compiling_s` of a GPU's kernels does not count against the
+    limit.
     """
 
     steps: list[float] = field(default_factory=list)
     rounds: dict[int, list[float]] = field(default_factory=dict)
     warm_ups: dict[int, float] = field(default_factory=dict)
-    split: dict[int, list[float] | None] = field(default_factory=dict)
     compiling_s: float = 0.0
 
     def note_warm_up(self, first_s: float, later_s: float) -> float:
         lost_s = max(0.0, first_s - later_s)
         self.compiling_s += lost_s
         return lost_s
-
-
-def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
-    """Whether the shortest time is clearly shorter in both halves of the turns, so that one busy
-    moment cannot decide; False for fewer than two turns."""
-    half = len(seconds) // 2
-    parts = (slice(None, half), slice(half, None))
-    return half > 0 and all(
-        min(seconds[part]) < CLEARLY_FASTER * min(usual[part]) for part in parts
-    )
 
 
 class ForwardTimes:
@@ -109,38 +94,6 @@ class ForwardTimes:
         bytes_per_token = self._cache.nbytes / self._cache.capacity
         room = self._model.context_length - max(SIZES) - _STEPS_PER_TURN
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
-
-    def choose_split(self, until: float, tick: Callable[[], None], found: LevelTimes) -> None:
-        """Decides which forward passes at this context compute their attentions in parts: up to the
-        first size at which that is slower, or until `perf_counter` passes `until`. Calls `tick`
-        after each pass; if that raises, `found` has the results so far."""
-        split = self._model.row_split
-        if split is None:
-            return
-        most, kept = 0, dict(split.most_rows)
-        try:
-            for size in _SPLIT_SIZES:
-                times = found.split.setdefault(size, [])
-                while times is not None and len(times) < 2 + 2 * _SPLIT_PASSES:
-                    in_parts, before = len(times) % 2, split.count
-                    split.most_rows[self.context] = size * in_parts
-                    times.append(self.round(size))
-                    if in_parts and split.count == before:
-                        times = found.split[size] = None
-                    elif len(times) == 4:
-                        until += found.note_warm_up(sum(times[:2]), sum(times[2:]))
-                    tick()
-                if times is None:
-                    continue
-                whole, parts = times[2::2], times[3::2]
-                if is_clearly_faster(parts, whole):
-                    most = size
-                if min(parts) > min(whole) or perf_counter() > until:
-                    break
-        except BaseException:  # a request came
-            split.most_rows = kept
-            raise
-        split.most_rows[self.context] = most
 
     def measure(
         self,
@@ -175,9 +128,7 @@ class ForwardTimes:
             if between and turn + 1 == _MIN_PASSES:
                 self._measure_between(found, until, tick)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
-        split = self._model.row_split
-        split_rows = 0 if split is None else split.most_rows.get(self.context, 0)
-        return CostLevel(self.context, min(steps), points, split_rows)
+        return CostLevel(self.context, min(steps), points)
 
     def _time_first(self, size: int, found: LevelTimes, tick: Callable[[], None]) -> float:
         """Times a size after a warm-up, if it has no time; returns how much longer that took."""

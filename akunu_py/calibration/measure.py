@@ -17,20 +17,14 @@ from typing import Final
 import mlx.core as mx
 
 from akunu_py.calibration.cost_store import CostKey, CostStore, expected_curve, judged
-from akunu_py.calibration.forward_times import (
-    MOST_STEPS,
-    SIZES,
-    ForwardTimes,
-    LevelTimes,
-    is_clearly_faster,
-)
+from akunu_py.calibration.forward_times import MOST_STEPS, SIZES, ForwardTimes, LevelTimes
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.errors import BackendError
 from akunu_py.machine.backend import Backend, other_load
 from akunu_py.machine.blas import Blas, load_blas
 from akunu_py.model.target_model import TargetModel
 from akunu_py.package import __version__
-from akunu_py.planning.cost_curve import MEASURED, CostCurve, CostLevel
+from akunu_py.planning.cost_curve import CLEARLY_FASTER, MEASURED, CostCurve, CostLevel
 
 CONTEXTS: Final = (128, 1024, 4096)
 """Context lengths: all sizes are measured at the first, a few at the others."""
@@ -48,8 +42,7 @@ _FIRST_SHARE: Final = 0.7
 """The fraction of the time for the first context, which matters most for planning."""
 _MIN_TURNS: Final = 2
 _THREADS_SHARE: Final = 0.2
-_SPLIT_SHARE: Final = 0.1
-"""The fractions of the time for choosing the number of threads, and attentions in parts."""
+"""The fraction of the time for choosing the number of threads."""
 
 CalibrationProgress = Callable[[float, float], None]
 """Called with the seconds spent and the seconds to spend; may raise to end the measurement."""
@@ -155,8 +148,6 @@ def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
     """Sets the model up as it was when these costs were measured; returns the costs of rounds."""
     if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
-    if model.row_split is not None:
-        model.row_split.most_rows = {level.context: level.split_rows for level in curve.levels}
     if curve.doubt > MEASURED or model.make_cache(1).needs_checkpoints:
         return curve
     model.padding = curve.padding
@@ -246,7 +237,6 @@ def _measure(
         return seconds
 
     def add_level(sizes: Sequence[int], part: float, *, between: bool = False) -> None:
-        times.choose_split(perf_counter() + _SPLIT_SHARE * budget_s, tick, found.level)
         until = perf_counter() + part * budget_s - spent_s()
         levels.append(times.measure(sizes, until, tick, found.level, between=between))
         found.compiling_s += found.level.compiling_s
@@ -297,3 +287,13 @@ def choose_threads(
     chosen = best if is_clearly_faster(times[best], times[usual]) else usual
     blas.use_threads(chosen)
     return chosen
+
+
+def is_clearly_faster(seconds: Sequence[float], usual: Sequence[float]) -> bool:
+    """Whether the shortest time is clearly shorter in both halves of the turns, so that one busy
+    moment cannot decide; False for fewer than two turns."""
+    half = len(seconds) // 2
+    parts = (slice(None, half), slice(half, None))
+    return half > 0 and all(
+        min(seconds[part]) < CLEARLY_FASTER * min(usual[part]) for part in parts
+    )

@@ -39,18 +39,6 @@ _DENSE_MEMORY_SHARE: Final = 0.4
 
 
 @dataclass(frozen=True)
-class VectorAttention:
-    """The limits of MLX's attention kernel for few rows: the most rows, and the most rows times
-    query heads that share keys."""
-
-    rows: int
-    query_rows: int
-
-    def most_rows(self, sharing: int) -> int:
-        return min(self.rows, self.query_rows // sharing)
-
-
-@dataclass(frozen=True)
 class ModelShape:
     """What the size of prefill chunks depends on: the number of query heads, their size, and
     whether a layer has several experts."""
@@ -89,14 +77,6 @@ class Backend:
     def kv_form(self) -> KVForm:
         """How attention reads quantized keys and values; see docs/decisions.md."""
         return "packed" if self.device == "metal" else "bytewise"
-
-    @property
-    def vector_attention(self) -> VectorAttention | None:
-        """The attention kernel for few rows, if a slower one may serve more rows.
-
-        From MLX's `metal/scaled_dot_product_attention.cpp` (0.32).
-        """
-        return VectorAttention(rows=8, query_rows=32) if self.device == "metal" else None
 
     @property
     def attention_edges(self) -> tuple[int, ...]:

@@ -86,7 +86,6 @@ def load_target(options: ModelOptions | str, backend: Backend) -> TargetModel:
         original=loaded.network,
         kv_quantization=fit_caches(network, options, backend),
         max_kv_size=options.max_kv_size,
-        vector_attention=backend.vector_attention,
         head=head,
     )
     target.why_no_head = why_no_head

@@ -28,10 +28,9 @@ from akunu_py.cache.model_cache import (
 )
 from akunu_py.cache.states import make_recordable, record
 from akunu_py.errors import ModelLoadError
-from akunu_py.machine.backend import ModelShape, VectorAttention, WeightLayout
+from akunu_py.machine.backend import ModelShape, WeightLayout
 from akunu_py.model.attention import (
     MOST_APART,
-    RowSplit,
     attending,
     has_latent_attention,
     intercept_attention,
@@ -65,12 +64,11 @@ class TargetModel:
     None and `why_no_head` says why. `original` is mlx-lm's form of a faster `network`, for
     comparisons.
 
-    Full attention keeps `max_kv_size` tokens, or all. `vector_attention` are the limits of a kernel
-    that may be faster in parts; `row_split` says which passes use them. `padding` gives what a
-    drafted round is padded to (see `CostCurve.padding`), `pads_batches` says whether the network
-    reads the keys of batches, padded; `is_latent`, whether a few tokens of one sequence go through
-    its latent attention as a batch of single ones. `ranks` names the processes that compute, if not
-    just this one; `forwards` counts passes built.
+    Full attention keeps `max_kv_size` tokens, or all. `padding` gives what a drafted round is
+    padded to (see `CostCurve.padding`), `pads_batches` says whether the network reads the keys of
+    batches, padded; `is_latent`, whether a few tokens of one sequence go through its latent
+    attention as a batch of single ones. `ranks` names the processes that compute, if not just this
+    one; `forwards` counts passes built.
     """
 
     def __init__(
@@ -85,7 +83,6 @@ class TargetModel:
         original: nn.Module | None = None,
         kv_quantization: KVQuantization | None = None,
         max_kv_size: int | None = None,
-        vector_attention: VectorAttention | None = None,
         head: Head | None = None,
     ) -> None:
         is_recurrent = make_recordable(network)
@@ -98,7 +95,6 @@ class TargetModel:
         self.adapter = adapter
         self.kv_quantization = kv_quantization
         self.max_kv_size = max_kv_size
-        self.row_split = RowSplit(vector_attention) if vector_attention else None
         self.padding: Mapping[int, int] = {}
         self.pads_batches = False
         self.ranks: str | None = None
@@ -109,8 +105,6 @@ class TargetModel:
         self._rows_of: Callable[[mx.array], mx.array] = _first_sequence
         self._cache_type: Callable[[MakeLayers, int], KVCache] = KVCache
         self._intercepts = False
-        if self.row_split is not None:
-            self._intercept()
         has_plain_caches = kv_quantization is None and max_kv_size is None
         self.is_latent = (
             has_plain_caches
@@ -286,11 +280,6 @@ class TargetModel:
         more, *_, whole = (cache.estimate(1) - least for cache in (*caches, caches[-1]))
         return least, more, whole
 
-    def _intercept(self) -> None:
-        if not self._intercepts:
-            intercept_attention(self.network)
-            self._intercepts = True
-
     def _read_pairs(self, cache: KVCache, tokens: Sequence[int], at: int = 0) -> None:
         """Lets the head read the last forward pass, which began at `at`; see `HeadCache.note`."""
         if cache.head is not None:
@@ -303,15 +292,10 @@ class TargetModel:
         if self.is_latent and 1 < tokens.size <= MOST_APART:
             return self._forward_rows(tokens, [cache], [tokens.size], pads=True)
         self._begin(_first_sequence)
-        split = self._split_for(tokens.size, cache.length)
-        with record(cache.recording), attending(split):
+        with record(cache.recording):
             logits: mx.array = self.network(tokens[None], cache=cache.layers)
         cache.advance(tokens.size)
         return logits[0]
-
-    def _split_for(self, rows: int, context: int) -> RowSplit | None:
-        split = self.row_split
-        return split if split is not None and split.applies(rows, context) else None
 
     def append(self, tokens: mx.array, cache: KVCache) -> None:
         """Appends tokens like `forward`, but predicts nothing."""
@@ -331,11 +315,12 @@ class TargetModel:
     def _forward_rows(
         self, tokens: mx.array, caches: Sequence[KVCache], counts: Sequence[int], *, pads: bool
     ) -> mx.array:
-        self._intercept()
+        if not self._intercepts:
+            intercept_attention(self.network)
+            self._intercepts = True
         self._begin(_rows_apart)
         batch = BatchedCaches(caches, counts, pads=pads)
-        split = self._split_for(max(counts), max(cache.length for cache in caches))
-        with record(batch.recorder), attending(split, batch.attention):
+        with record(batch.recorder), attending(batch.attention):
             logits: mx.array = self.network(tokens[:, None], cache=batch.layers)
         batch.advance()
         return _rows_apart(logits)

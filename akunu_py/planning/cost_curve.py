@@ -40,14 +40,12 @@ DOUBTFUL: Final = 0.5
 @dataclass(frozen=True)
 class CostLevel:
     """The measurements with `context` tokens in the cache: `decode_s` of a pipelined single step;
-    `verify_s`, pairs of tokens and seconds of a synchronised round, ascending from 1 token; and the
-    most tokens, 0 for none, whose attention is faster in parts (`split_rows`).
+    `verify_s`, pairs of tokens and seconds of a synchronised round, ascending from 1 token.
     """
 
     context: int
     decode_s: float
     verify_s: tuple[tuple[int, float], ...]
-    split_rows: int = 0
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.verify_s]
@@ -156,7 +154,6 @@ class CostCurve:
                     "step_s": level.decode_s,
                     "rounds_s": {str(size): cost for size, cost in level.verify_s},
                 }
-                | ({"split_rows": level.split_rows} if level.split_rows else {})
                 for level in self.levels
             ]
         }
@@ -170,7 +167,6 @@ class CostCurve:
                     _whole(level["context"]),
                     _real(level["step_s"]),
                     tuple((int(size), _real(cost)) for size, cost in level["rounds_s"].items()),
-                    _whole(level.get("split_rows", 0)),
                 )
                 for level in data["levels"]
             )

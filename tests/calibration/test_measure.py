@@ -16,12 +16,13 @@ from akunu_py import Options
 from akunu_py.calibration import cost_store, forward_times
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.cost_store import CostStore
-from akunu_py.calibration.forward_times import ForwardTimes, is_clearly_faster
+from akunu_py.calibration.forward_times import ForwardTimes
 from akunu_py.calibration.measure import (
     CONTEXTS,
     Unfinished,
     cost_key,
     find_cost_curve,
+    is_clearly_faster,
     measure_and_store,
     measure_cost_curve,
 )
@@ -163,8 +164,7 @@ def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
 ) -> None:
     curve = measure(model, budget_s=3.0, contexts=(64, 512))
     assert {size for context, size in edge_at_eight if context == 512} >= {1, 8, 17}
-    if model.row_split is None:  # it is chosen by the sizes at which kernels change
-        assert (512, 5) not in edge_at_eight
+    assert (512, 5) not in edge_at_eight
     assert model.padding == {3: 4}
     store, backend = CostStore(tmp_path), find_backend()
     store.save(cost_key(model, backend), replace(curve, load=99.0))
