@@ -6,7 +6,6 @@ of each counts, because it is the time without other load.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from random import Random
 from time import perf_counter
 from typing import Final
@@ -32,12 +31,6 @@ _STEPS_PER_TURN: Final = 4
 
 MOST_STEPS: Final = _STEPS_PER_TURN + 2
 """How many tokens they append: one more to begin, and one that is submitted ahead."""
-
-_JUMP: Final = 0.15
-_MAX_HALVINGS: Final = 6
-"""Where the cost changes by more than this fraction from one size to the next, up to this many
-sizes between them are measured: a kernel changes there, and rounds should end before that size or
-be padded to it."""
 
 _MAX_CACHE_BYTES: Final = 512 << 20
 """Contexts with a larger cache are not measured: there may be no memory for it."""
@@ -96,17 +89,11 @@ class ForwardTimes:
         return self.context < context <= room and context * bytes_per_token < _MAX_CACHE_BYTES
 
     def measure(
-        self,
-        sizes: Sequence[int],
-        until: float,
-        tick: Callable[[], None],
-        found: LevelTimes,
-        *,
-        between: bool = False,
+        self, sizes: Sequence[int], until: float, tick: Callable[[], None], found: LevelTimes
     ) -> CostLevel:
-        """Times the sizes in order, at least size 1, and then all again and again until time is up;
-        with `between`, looks for jumps of the cost between the sizes. Calls `tick` between forward
-        passes; if that raises, `found` has the results so far, and can be passed again.
+        """Times the sizes in order, at least size 1, and then all again and again until time is up.
+        Calls `tick` between forward passes; if that raises, `found` has the results so far, and can
+        be passed again.
         """
         steps, rounds = found.steps, found.rounds
         for size in sizes:
@@ -125,8 +112,6 @@ class ForwardTimes:
                 if len(times) == turn:
                     times.append(self.round(size))
                     tick()
-            if between and turn + 1 == _MIN_PASSES:
-                self._measure_between(found, until, tick)
         points = tuple(sorted((size, min(times)) for size, times in rounds.items()))
         return CostLevel(self.context, min(steps), points)
 
@@ -141,22 +126,6 @@ class ForwardTimes:
         lost_s = found.note_warm_up(found.warm_ups[size], found.rounds[size][0])
         tick()
         return lost_s
-
-    def _measure_between(self, found: LevelTimes, until: float, tick: Callable[[], None]) -> None:
-        rounds = found.rounds
-        for _ in range(_MAX_HALVINGS):
-            known = sorted((size, min(times)) for size, times in rounds.items())
-            jumps = [
-                (abs(high - low) / min(low, high), (below + above) // 2)
-                for (below, low), (above, high) in pairwise(known)
-                if above - below > 1
-            ]
-            jump, size = max(jumps, default=(0.0, 0))
-            if jump < _JUMP or perf_counter() > until:
-                return
-            until += self._time_first(size, found, tick)
-            rounds[size].append(self.round(size))
-            tick()
 
     def round(self, size: int) -> float:
         """Seconds of one round as decoding runs it: submit a forward pass, wait for it, roll

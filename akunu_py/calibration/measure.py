@@ -236,9 +236,9 @@ def _measure(
         tick()
         return seconds
 
-    def add_level(sizes: Sequence[int], part: float, *, between: bool = False) -> None:
+    def add_level(sizes: Sequence[int], part: float) -> None:
         until = perf_counter() + part * budget_s - spent_s()
-        levels.append(times.measure(sizes, until, tick, found.level, between=between))
+        levels.append(times.measure(sizes, until, tick, found.level))
         found.compiling_s += found.level.compiling_s
         found.level = LevelTimes()
 
@@ -246,7 +246,7 @@ def _measure(
         until = perf_counter() + _THREADS_SHARE * budget_s - spent_s()
         found.threads = choose_threads(load_blas(), time_short_rounds, until, found.thread_times)
     if not levels:
-        add_level(SIZES, share, between=True)
+        add_level(SIZES, share)
     padding = CostCurve((levels[0],)).padding
     for index, context in enumerate(others, start=1):
         if index == len(levels) and spent_s() < budget_s:

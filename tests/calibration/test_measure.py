@@ -175,15 +175,6 @@ def test_rounds_are_timed_as_they_are_and_then_padded_where_that_is_faster(
     assert model.padding == dict.fromkeys(range(2, 8), 8)
 
 
-@pytest.mark.usefixtures("edge_at_eight")
-def test_the_edge_is_found_between_the_sizes_that_are_measured_first(
-    model: TargetModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(calibration, "SIZES", (1, 2, 5, 3, 9, 17, 33))
-    curve = measure(model, budget_s=3.0, contexts=(64,))
-    assert curve.padding[5] == 8
-
-
 def test_rounds_are_not_padded_if_a_rejection_takes_more_than_a_counter(tmp_path: Path) -> None:
     windowed = make_model("gemma3_text")
     rounds = ((1, 0.010), (2, 0.020), (8, 0.012))
