@@ -5,11 +5,12 @@
 
 import json
 import sys
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import akunu_py
 from akunu_py.__main__ import main as command_line
 from akunu_py.engine import Engine
+from akunu_py.model.target_model import TargetModel
 from akunu_py.options import BUNDLED_MODEL, Options, Sampling
 from akunu_py.ranks.split_model import RankedModel
 from akunu_py.sequence import Sequence
@@ -54,6 +55,7 @@ def answers(folder: str, *, whole: bool = True, pipeline: bool = False) -> dict[
         together = Options(4, drafter="ngram", num_draft_tokens=2)
         batch = engine.generate_batch([REPEATING, "abc abc abc", LONGER], together)
         found["together"] = [one.token_ids for one in batch]
+        found["repeated"] = _repeated(engine.model)
     found["bytes"] = engine.model.parameter_bytes
     if isinstance(engine.model, RankedModel):
         assert engine.model.broadcast_seconds() > 0
@@ -71,6 +73,17 @@ def _cancelled(engine: Engine) -> list[int]:
     next(events)
     events.close()
     return engine.generate("abc abc abc", Options(4, drafter="none")).token_ids
+
+
+def _repeated(model: TargetModel) -> list[int]:
+    """The likeliest tokens after a context of copies, with which some measurements begin."""
+    cache = model.make_cache(16)
+    model.prefill([5, 6, 7], cache)
+    cache.repeat(8)
+    seen: list[Any] = []
+    for _ in model.prefill_chunks(range(6), cache, step=lambda: 6, observe=seen.append):
+        cache.rollback(8)
+    return cast(list[int], seen[0].argmax(axis=-1).tolist())
 
 
 def main(size: str, *folders: str) -> None:

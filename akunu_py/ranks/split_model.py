@@ -126,6 +126,7 @@ class Operation(IntEnum):
     MARK = auto()
     KEEP = auto()
     SKIP = auto()
+    REPEAT = auto()
     GROW = auto()
 
 
@@ -155,6 +156,9 @@ class RankedCache(KVCache):
 
     def skip(self, tokens: int) -> None:
         self._tell(Operation.SKIP, partial(super().skip, tokens), tokens)
+
+    def repeat(self, tokens: int) -> None:
+        self._tell(Operation.REPEAT, partial(super().repeat, tokens), tokens)
 
     def grow(self, capacity: int) -> None:
         self._tell(Operation.GROW, partial(super().grow, capacity), capacity)
