@@ -216,7 +216,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=96, help="of each answer")
     parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--without-joins", action="store_true", help="nothing is recorded")
     options = parser.parse_args()
     names = options.models or (["ember"] if options.quick else ["ember", "random-100m"])
     repeats = 3 if options.quick else options.repeats
@@ -240,7 +239,6 @@ def main() -> None:
             engine = Engine(
                 model, bundled.backend, calibrate=lambda model, _: measure_cost_curve(model)
             )
-        engine.batch.joins = not options.without_joins
         for kind in KINDS:
             cases = cases_of(engine, kind, tokens)
             for size in options.sizes:
@@ -255,7 +253,7 @@ def main() -> None:
             for row in rows
         ],
     )  # fmt: skip
-    if options.quick or options.without_joins:
+    if options.quick:
         print(table)
         return
     draw(rows, options.name)

@@ -90,8 +90,7 @@ class Member(Decoding[PendingForward]):
 class Batch:
     """The forward passes of the sequences that decode with one model.
 
-    `forwards` counts its passes over more than one sequence, and `rows` their rows. `joins` says
-    whether it joins caches; `benchmarks.batched --without-joins` turns that off. `may_join` says
+    `forwards` counts its passes over more than one sequence, and `rows` their rows. `may_join` says
     whether there is memory for shared buffers, and frees it.
     """
 
@@ -114,7 +113,6 @@ class Batch:
         self._unobserved = 0
         self.forwards = 0
         self.rows = 0
-        self.joins = True
 
     @cached_property
     def why_impossible(self) -> str | None:
@@ -287,8 +285,7 @@ class Batch:
         ids, group = frozenset(map(id, caches)), caches[0].group
         self._together = ids, steps + 1 if ids == before else 1
         if (
-            self.joins
-            and (at_once or (len(caches) >= _JOIN_FROM and steps >= _JOIN_AFTER and ids == before))
+            (at_once or (len(caches) >= _JOIN_FROM and steps >= _JOIN_AFTER and ids == before))
             and (group is None or group.left or any(one.group is not group for one in caches))
             and all(one.can_join for one in caches)
             and has_little_padding([one.capacity for one in caches])

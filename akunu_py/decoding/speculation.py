@@ -111,10 +111,6 @@ class SpeculationState:
             release=loans.close,
         )
 
-    def drafter(self, name: str, sampler: Sampler) -> Drafter:
-        """A drafter as a request that names it would get it; errors as for `session`."""
-        return self._borrow_drafter(Options(drafter=name), sampler, False, ExitStack())
-
     def required_draft_model(self) -> DraftModel:
         """The draft model, or an InvalidRequestError."""
         if self.draft_model is None:

@@ -47,10 +47,6 @@ class AcceptanceRates:
         odds *= prob
         return odds / (1.0 - prob + odds)
 
-    def knows(self, kind: Hashable) -> bool:
-        """Whether there has been an outcome of this kind."""
-        return kind in self._outcomes
-
     def learn(self, kind: Hashable, accepted: bool, odds: float = 1.0) -> None:
         """Learns from the outcome of a token whose predecessors in the draft were all right."""
         outcomes = self._outcomes.get(kind, PRIOR_WEIGHT) + 1.0

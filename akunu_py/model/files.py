@@ -50,6 +50,15 @@ def read_json(path: Path, most: int = _MOST_JSON_BYTES) -> Any:
     return json.loads(content)
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """What a JSON file of a model holds; empty if it cannot be read or holds no object."""
+    with suppress(OSError, ValueError, RecursionError):
+        found = read_json(path)
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
 def bundled_model() -> Path:
     """The bundled model's folder: inside an installed package, or next to it in a checkout."""
     package = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ from mlx import nn
 from mlx_lm import utils
 
 from akunu_py.errors import ModelLoadError
-from akunu_py.model.files import HEAD_FILES, WEIGHTS, find_head, read_json
+from akunu_py.model.files import HEAD_FILES, WEIGHTS, find_head, json_object
 from akunu_py.model.head import Body, Head, HeadStep
 
 _FP8_BLOCK: Final = 128
@@ -135,7 +135,7 @@ def find_stored_head(folder: Path, num_layers: int, *, is_model: bool) -> Stored
         for layout in LAYOUTS:
             first, *others = _steps(layout, tensors, num_layers) or [Tensors()]
             if "projection.weight" in first:
-                own = {} if is_model else _config_of(folder)
+                own = {} if is_model else json_object(folder / "config.json")
                 return StoredHead(layout, _in_floats(first), not others, own | settings)
     return None
 
@@ -147,14 +147,6 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         raise ModelLoadError(
             f"{path} cannot be read; download it again ({' '.join(str(error).split())})."
         ) from error
-
-
-def _config_of(folder: Path) -> dict[str, Any]:
-    try:
-        config = read_json(folder / "config.json")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 def _steps(layout: HeadLayout, tensors: Tensors, num_layers: int) -> list[Tensors]:

@@ -34,6 +34,7 @@ from akunu_py.model.files import (
     hub_cache,
     hub_errors,
     is_hub_name,
+    json_object,
     model_files,
     model_name,
     read_json,
@@ -90,12 +91,12 @@ class LocalModel:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return _json_object(self.folder / "config.json")
+        return json_object(self.folder / "config.json")
 
     @cached_property
     def sampling(self) -> dict[str, Any]:
         """The sampling that the model's authors recommend, in `generation_config.json`."""
-        found = _json_object(self.folder / "generation_config.json")
+        found = json_object(self.folder / "generation_config.json")
         if found.get("do_sample") is False:
             return {"temperature": 0.0}
         return found
@@ -159,7 +160,7 @@ class LocalModel:
         with suppress(*_UNREADABLE):
             found = read_json(self.folder / "modules.json")
             paths = {one["type"].rpartition(".")[2]: self.folder / one["path"] for one in found}
-            return {name: _json_object(path / "config.json") for name, path in paths.items()}
+            return {name: json_object(path / "config.json") for name, path in paths.items()}
         end = self.name.rpartition("/")[2]
         return next(({part: {}} for part, name in _NAMES.items() if re.search(name, end)), {})
 
@@ -181,7 +182,7 @@ class LocalModel:
         if self.modules:
             return "reranking" if "LogitScore" in self.modules else "embedding"
         has_template = (self.folder / "chat_template.jinja").exists()
-        settings = _json_object(self.folder / "tokenizer_config.json")
+        settings = json_object(self.folder / "tokenizer_config.json")
         return "chat" if has_template or settings.get("chat_template") else "text"
 
     @property
@@ -300,14 +301,6 @@ def _weights_in(path: Path, bits: int | None) -> int:
             size *= axis
         total += size * 32 // bits if bits and tensor["dtype"] == _PACKED else size
     return total
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    with suppress(*_UNREADABLE):
-        found = read_json(path)
-        if isinstance(found, dict):
-            return found
-    return {}
 
 
 @dataclass(frozen=True)

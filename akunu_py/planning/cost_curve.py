@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
-from akunu_py.planning.row_class import RowClass
+from akunu_py.planning.row_class import RowClass, whole
 
 _MIN_S: Final = 1e-7
 _MAX_S: Final = 3600.0
@@ -164,7 +164,7 @@ class CostCurve:
         try:
             levels = tuple(
                 CostLevel(
-                    _whole(level["context"]),
+                    whole(level["context"]),
                     _real(level["step_s"]),
                     tuple((int(size), _real(cost)) for size, cost in level["rounds_s"].items()),
                 )
@@ -172,7 +172,7 @@ class CostCurve:
             )
             curve = cls(
                 levels,
-                None if (threads := data.get("blas_threads")) is None else _whole(threads),
+                None if (threads := data.get("blas_threads")) is None else whole(threads),
                 measured_at=None if (at := data.get("measured_at")) is None else _real(at),
                 load=None if (load := data.get("load")) is None else _real(load),
                 is_padded=data.get("padded") is True,
@@ -281,12 +281,6 @@ def _along(contexts: Sequence[int], values: Sequence[float], context: int) -> fl
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
-    return value
 
 
 def _real(value: Any) -> float:

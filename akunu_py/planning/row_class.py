@@ -107,9 +107,9 @@ class RowClass:
     @classmethod
     def from_json(cls, data: Any) -> RowClass:
         """Reads the output of `as_json`; raises a ValueError, KeyError or TypeError for others."""
-        levels = tuple((_whole(start), _whole(largest)) for start, largest in data["levels"])
-        end = None if data["end"] is None else _whole(data["end"])
-        smallest, shared, rows = (_whole(data[name]) for name in ("smallest", "shared", "rows"))
+        levels = tuple((whole(start), whole(largest)) for start, largest in data["levels"])
+        end = None if data["end"] is None else whole(data["end"])
+        smallest, shared, rows = (whole(data[name]) for name in ("smallest", "shared", "rows"))
         return cls(smallest, levels, end, shared, rows, float(data["seconds"]))
 
     def __str__(self) -> str:
@@ -137,7 +137,8 @@ def runs_of(left: Sequence[str]) -> list[tuple[int, int]]:
     return runs
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
+    """The value, if it is a whole number and not negative; else a TypeError."""
     if type(value) is not int or value < 0:
         raise TypeError(f"{value!r} is not a whole number")
     return value

@@ -70,7 +70,7 @@ def test_noise_is_mixed_into_the_drafts_distributions(trained: CharModel, draft:
     engine = akunu_py.load(str(trained.folder))
     add_statistical_drafters(engine, TEXT)
     clean, noisy = (
-        engine.speculation.drafter(drafter_name(case, draft), Sampler(Sampling(seed=3)))
+        engine.speculation._factories[drafter_name(case, draft)](Sampler(Sampling(seed=3)))
         for case in (CASES[1], CASES[3])
     )
     assert isinstance(clean, NGramModelDrafter)
