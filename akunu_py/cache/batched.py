@@ -11,7 +11,6 @@ each, one operation serves all. A model that reads its keys itself gets them pad
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from operator import add
 from typing import Any, Final, cast
 
@@ -27,8 +26,8 @@ _MOST_PADDING: Final = 1.5
 this many times the sum of their lengths."""
 
 
-class BatchedRows:
-    """Which rows of a forward pass belong to which sequence: `counts` rows of each, in order.
+class BatchedRows(StateRows):
+    """The rows of a forward pass, `counts` of each sequence, in order, and where their keys go.
     `are_joined`: the caches are all those of a group, in the order of their seats, and each
     sequence has one row and about the same length, unless the forward pass pads anyway.
     """
@@ -36,7 +35,7 @@ class BatchedRows:
     def __init__(
         self, counts: Sequence[int], caches: Sequence[KVCache], *, pads: bool = False
     ) -> None:
-        self.counts = counts
+        super().__init__(counts)
         self.lengths = lengths = [cache.length for cache in caches]
         self.positions = [
             length + row
@@ -44,8 +43,7 @@ class BatchedRows:
             for row in range(count)
         ]
         self.offset = mx.array(self.positions)
-        self._ends = list(accumulate(counts[:-1]))
-        self._longest = max(lengths) + 1
+        self._most_keys = max(lengths) + 1
         group = caches[0].group
         self.are_joined = (
             group is not None
@@ -56,32 +54,30 @@ class BatchedRows:
         self.shares = any(cache.group for cache in caches)
 
     def split(self, rows: mx.array, axis: int) -> list[mx.array]:
-        if not self._ends:
+        if len(self.counts) == 1:
             return [rows]
-        return cast(list[mx.array], mx.split(rows, self._ends, axis=axis))
+        return cast(list[mx.array], mx.split(rows, self._firsts[1:], axis=axis))
 
     @cached_property
-    def places(self) -> mx.array:
-        """Where rows padded to the longest are appended, `[sequences, 1, longest, 1]`; the padding
-        goes to the place of a sequence's last row, of which it is a copy."""
-        last = mx.array(list(self.counts))[:, None] - 1
-        rows = mx.minimum(mx.arange(max(self.counts)), last)
-        return (mx.array(self.lengths)[:, None] + rows)[:, None, :, None]
+    def appended_at(self) -> mx.array:
+        """Where rows are appended to joined caches, `[sequences, 1, longest, 1]`; the padding goes
+        to the place of a sequence's last row, of which it is a copy."""
+        return self.gather(self.offset[:, None, None, None], 2)
 
     @cached_property
     def _visible(self) -> mx.array:
-        return mx.arange(self._longest) <= self.offset[:, None, None, None]
+        return mx.arange(self._most_keys) <= self.offset[:, None, None, None]
 
     def mask(self, window: int | None) -> mx.array | None:
-        """The mask `[sequences, 1, 1, longest]` of joined caches; None if everything is visible."""
+        """The mask `[sequences, 1, 1, keys]` of joined caches; None if everything is visible."""
         if window is None:
-            return self._visible if min(self.positions) + 1 < self._longest else None
+            return self._visible if min(self.positions) + 1 < self._most_keys else None
         first = self.offset[:, None, None, None] - window
-        return self._visible & (mx.arange(self._longest) > first)
+        return self._visible & (mx.arange(self._most_keys) > first)
 
     @cached_property
     def additive_mask(self) -> mx.array | None:
-        """The same mask in a form to add to scores: `[sequences, 1, 1, 1, longest]`, with 0 or
+        """The same mask in a form to add to scores: `[sequences, 1, 1, 1, keys]`, with 0 or
         minus infinity."""
         mask = self.mask(None)
         return None if mask is None else mx.where(mask, 0.0, -mx.inf)[:, None]
@@ -186,7 +182,7 @@ class BatchedLayer:
         """Appends `[sequences, kv_heads, 1, head_dim]`, a row to each of the joined caches; returns
         the keys and values of all, up to the longest."""
         ends = [layer.end_of(keys) for layer in self._layers]
-        return _append_shared(self._layers, self.offset[:, None, None, None], keys, values, ends)
+        return _append_shared(self._layers, self.rows.appended_at, keys, values, ends)
 
 
 class PaddedLayer:
@@ -196,13 +192,13 @@ class PaddedLayer:
     over just these gathers the rows of each sequence.
     """
 
-    def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows, places: StateRows) -> None:
+    def __init__(self, layers: Sequence[LayerCache], rows: BatchedRows) -> None:
         if any(type(layer) is not LayerCache for layer in layers):
             raise ValueError("These caches do not return all of their keys.")
         self.offset = rows.offset
         self.appended: tuple[Any, Any] = (None, None)
         self._held: tuple[Any, Any] = (None, None)
-        self._layers, self._rows, self._places = layers, rows, places
+        self._layers, self._rows = layers, rows
         self._total = max(map(add, rows.lengths, rows.counts))
 
     def make_mask(
@@ -215,9 +211,9 @@ class PaddedLayer:
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Appends `[rows, kv_heads, 1, head_dim]`; returns all of each row's sequence, up to the
         longest: `[rows, kv_heads, longest, head_dim]`."""
-        places = self._places
-        self._held = self._append(places.gather(keys, 2), places.gather(values, 2))
-        self.appended = places.for_rows(self._held[0]), places.for_rows(self._held[1])
+        rows = self._rows
+        self._held = self._append(rows.gather(keys, 2), rows.gather(values, 2))
+        self.appended = rows.for_rows(self._held[0]), rows.for_rows(self._held[1])
         return self.appended
 
     def attend(
@@ -229,7 +225,7 @@ class PaddedLayer:
     ) -> mx.array:
         """The output of an attention, `[rows, heads, 1, head_dim]`."""
         queries, *others = inputs
-        layer, places = self._layers[0], self._places
+        layer, rows = self._layers[0], self._rows
         held = [
             own
             for array in others
@@ -238,8 +234,8 @@ class PaddedLayer:
         ]
         if len(held) < len(others):
             return attend(queries, *others, cache=layer, scale=scale, mask=mask)
-        gathered, mask = places.gather(queries, 2), places.gather(mask, 2)
-        return places.scatter(attend(gathered, *held, cache=layer, scale=scale, mask=mask), 2)
+        gathered, mask = rows.gather(queries, 2), rows.gather(mask, 2)
+        return rows.scatter(attend(gathered, *held, cache=layer, scale=scale, mask=mask), 2)
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         return self.appended
@@ -258,7 +254,7 @@ class PaddedLayer:
             return mx.concatenate(held[0]), mx.concatenate(held[1])
         for layer, end in zip(layers, ends, strict=True):
             check_room(end, layer.capacity)
-        return _append_shared(layers, self._rows.places, keys, values, ends)
+        return _append_shared(layers, self._rows.appended_at, keys, values, ends)
 
 
 def _append_shared(
@@ -286,7 +282,6 @@ class BatchedCaches:
         self._caches = caches
         self._pads = pads
         self._rows = BatchedRows(counts, caches, pads=pads)
-        self._state_rows = StateRows(counts)
         stack = caches[0].stack
         is_same = stack is not None and all(cache.stack is stack for cache in caches)
         self._before = iter(stack if is_same and stack is not None else ())
@@ -295,8 +290,8 @@ class BatchedCaches:
         self.layers = [
             self._batched(layers) for layers in zip(*(one.layers for one in caches), strict=True)
         ]
-        has_order = bool(self._states) and self._state_rows.longest > 1
-        self.recorder = self._state_rows if has_order else None
+        has_order = bool(self._states) and self._rows.longest > 1
+        self.recorder = self._rows if has_order else None
 
     def advance(self) -> None:
         """Counts the tokens of the forward pass that was built, and hands out the states."""
@@ -311,12 +306,8 @@ class BatchedCaches:
             inner = zip(*(part.caches for part in parts), strict=True)
             return CacheList(*map(self._batched, inner))
         if isinstance(parts[0], LayerCache):
-            rows = self._rows
-            self.attention.append(
-                PaddedLayer(parts, rows, self._state_rows)
-                if self._pads
-                else BatchedLayer(parts, rows)
-            )
+            layer = PaddedLayer if self._pads else BatchedLayer
+            self.attention.append(layer(parts, self._rows))
             return self.attention[-1]
-        self._states.append(BatchedStates(parts, self._state_rows, next(self._before, None)))
+        self._states.append(BatchedStates(parts, self._rows, next(self._before, None)))
         return self._states[-1]
