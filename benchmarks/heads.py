@@ -156,8 +156,8 @@ class TimedAnswer(KnownAnswer):
         self._chain = chain
         self.total_s = 0.0
 
-    def read(self, pending: object) -> Round:
-        outcome = super().read(pending)  # type: ignore[arg-type]
+    def read(self, pending: Round) -> Round:
+        outcome = super().read(pending)
         assert outcome.seconds is not None
         if self._chain is not None:
             outcome.seconds += self._chain.spent_s

@@ -143,26 +143,14 @@ class KnownAnswer:
         """Independent of where the answer ends: tokens drafted beyond its end count too."""
         return self._limit if tokens_wanted > 0 else 0
 
-    def submit(self, known: int, draft: Draft) -> _PendingRound:
+    def submit(self, known: int, draft: Draft) -> Round:
         return self._submit(draft, pipelined=False)
 
-    def submit_step_after(self, pending: _PendingRound) -> _PendingRound:
+    def submit_step_after(self, pending: Round) -> Round:
         return self._submit(NO_DRAFT, pipelined=True)
 
-    def read(self, pending: _PendingRound) -> Round:
-        draft, position = pending.draft, pending.context - self._start
-        answer = self._answer[position : position + len(draft)]
-        accepted = common_prefix_length(draft.tokens, answer)
-        tokens = tuple(self._answer[position : position + accepted + 1])
-        shape = RoundShape(len(draft), pending.context, pending.pipelined)
-        return Round(
-            tokens,
-            draft,
-            accepted,
-            pending.context,
-            pending.pipelined,
-            shape.seconds(self._curve),
-        )
+    def read(self, pending: Round) -> Round:
+        return pending
 
     def rollback(self, length: int) -> None:
         self.length = length
@@ -170,17 +158,13 @@ class KnownAnswer:
     def note_pause(self, seconds: float) -> None:
         """The curve knows how long a round takes."""
 
-    def _submit(self, draft: Draft, *, pipelined: bool) -> _PendingRound:
-        context = self.length
+    def _submit(self, draft: Draft, *, pipelined: bool) -> Round:
+        context, position = self.length, self.length - self._start
         self.length += 1 + len(draft)
-        return _PendingRound(context, draft, pipelined)
-
-
-@dataclass(slots=True)
-class _PendingRound:
-    context: int
-    draft: Draft
-    pipelined: bool
+        answer = self._answer[position : position + 1 + len(draft)]
+        accepted = common_prefix_length(draft.tokens, answer)
+        seconds = RoundShape(len(draft), context, pipelined).seconds(self._curve)
+        return Round(tuple(answer[: accepted + 1]), draft, accepted, context, pipelined, seconds)
 
 
 def replay_rounds(
