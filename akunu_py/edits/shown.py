@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import log
 from textwrap import dedent
 from typing import Final
+from warnings import catch_warnings, simplefilter
 
 from akunu_py.edits.parts import NO_PYTHON, parse_python
 
@@ -35,17 +36,19 @@ def doubt_of(said: Sequence[str], answer: str, log_probability: float) -> str | 
     model in turn; None if there is none. `log_probability` is the model's, of the whole answer."""
     blocks = BLOCK.findall(answer)
     own, earlier = code_in(said[-1]), next(filter(None, map(code_in, reversed(said[:-1]))), "")
-    shown = earlier if own in earlier else own
+    repeats = bool(own) and own in map(code_in, said[-3::-2])
+    shown = earlier if own in earlier and not repeats else own
     says_same = not answer.rstrip().endswith("```")
     for block in blocks:
         code = block.strip()
-        if shown and not _is_python(block):
+        if shown and (not _is_python(block) or (_compiles(shown) and not _compiles(block))):
             return "The code in this answer is not valid Python."
         is_same = code == shown.strip()
         if says_same and shown and not is_same:
             return "This answer says that nothing changes, but its code is other code."
         unread = said[-1] if not own else ""
-        if not says_same and (is_same or code == earlier.strip() or (code and code in unread)):
+        is_earlier = code == earlier.strip() and not repeats
+        if not says_same and (is_same or is_earlier or (code and code in unread)):
             return "The code in this answer is unchanged."
     return UNSURE if blocks and is_unsure(log_probability) else None
 
@@ -68,6 +71,17 @@ def _is_python(code: str) -> bool:
     """Whether code is Python, perhaps indented as a pasted method is."""
     try:
         parse_python(dedent(code).strip())
+    except NO_PYTHON:
+        return False
+    return True
+
+
+def _compiles(code: str) -> bool:
+    """Whether code, perhaps indented, could also run: it has no `await` outside of `async def`."""
+    try:
+        with catch_warnings():
+            simplefilter("ignore")  # what it warns of is the code's own
+            compile(dedent(code).strip(), "", "exec")
     except NO_PYTHON:
         return False
     return True

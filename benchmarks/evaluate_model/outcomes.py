@@ -9,13 +9,17 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from akunu_py.edits.shown import BLOCK, doubt_of
+from akunu_py.edits.shown import BLOCK, code_in, doubt_of
 from benchmarks.evaluate_model.held_out import SEED, ChatCase
 from benchmarks.evaluate_model.scoring import Answer
-from models.training.functions import Function
+from models.training import refusals, short_edits
+from models.training.chats import Chats
+from models.training.functions import Function, docstrings
 from models.training.hard_cases import HardCases
 from models.training.invented import Inventor
-from models.training.people import ASK, CODE, SAME, Accepted, syntax_of
+from models.training.joined import joined
+from models.training.people import ASK, CODE, SAME, Accepted, People, syntax_of
+from models.training.refusals import Requests
 
 STRANGERS, LATER_STRANGERS = (
     Path(__file__).with_name(name) for name in ("strangers.txt", "strangers_later.txt")
@@ -31,6 +35,30 @@ def hard_cases(functions: list[Function], per_kind: int) -> Iterator[ChatCase]:
         for _ in range(per_kind):
             turns = invented.conversation(kind)
             yield ChatCase(kind, turns[:-1], turns[-1][1])
+    yield from next_cases(functions, per_kind)
+
+
+def next_cases(functions: list[Function], per_kind: int) -> Iterator[ChatCase]:
+    """First messages that follow another held-out conversation: with code of their own, and about
+    no code."""
+    inventor = Inventor(random.Random(f"{SEED} next"), held_out=True)
+    requests, count = Requests(inventor, docstrings(functions)), 10 * per_kind
+    made = {
+        "short_edits": short_edits.conversations(inventor, count),
+        "refusals": refusals.conversations(requests, count),
+        "hard_cases": HardCases(inventor, functions).conversations(count),
+        "people": People(inventor).conversations(count),
+    }
+    brief = {kind: [turns for turns in some if len(turns) == 2] for kind, some in made.items()}
+    brief["chats"] = list(Chats(inventor, requests, functions).conversations(count))
+    left = dict.fromkeys(("after another, with code", "after another, without"), per_kind)
+    for turns in joined(brief, 100 * per_kind, inventor.rng):
+        kind = list(left)[not code_in(turns[-2][1])]
+        if left[kind]:
+            left[kind] -= 1
+            yield ChatCase(kind, turns[:-1], turns[-1][1])
+        if not any(left.values()):
+            return
 
 
 def facts(found: str, said: Sequence[str], answer: Answer) -> tuple[bool, ...]:

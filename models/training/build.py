@@ -30,6 +30,7 @@ from models.training.functions import (
 )
 from models.training.hard_cases import HardCases
 from models.training.invented import Inventor
+from models.training.joined import joined
 from models.training.people import People
 
 SEED = 6
@@ -47,6 +48,7 @@ INVENTED_KINDS = {
     "chats": 28,
     "hard_cases": 36,
     "people": 24,
+    "joined": 36,
 }  # times `documents`
 Shards = Iterator[tuple[str, Shard]]
 
@@ -147,9 +149,10 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Shards:
         "hard_cases": HardCases(inventor, sources.functions).conversations,
         "people": People(inventor).conversations,
     }
-    for name, times in INVENTED_KINDS.items():
-        made = map(refusals.briefly, makers[name](times * count))
-        yield name, shard(map(chat, made), sources.processor)
+    made = {name: list(maker(INVENTED_KINDS[name] * count)) for name, maker in makers.items()}
+    made["joined"] = list(joined(made, INVENTED_KINDS["joined"] * count, rng))
+    for name, conversations in made.items():
+        yield name, shard(map(chat, map(refusals.briefly, conversations)), sources.processor)
 
 
 def _text_shards(sources: Sources, rng: random.Random) -> Shards:

@@ -30,7 +30,6 @@ _RENAME = re.compile(r"\b(?:rename|call|change) (?:the \w+ )?`?([A-Za-z_]\w*)`? 
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _AS_WRITTEN, _RENAMED = 0.2, 0.6  # conversations that keep their names; names of the others
-_GOES_ON = 0.45  # with another conversation, about code of its own
 _TELLING = frozenset(
     word.lower()
     for one in WORDINGS.values()
@@ -110,14 +109,9 @@ class People:
         self._left: list[list[Message]] = []
 
     def conversations(self, count: int) -> Iterator[Turns]:
-        """`count` conversations; some go on with others, about code of their own."""
+        """`count` conversations."""
         for _ in range(count):
-            turns = self._other_names(turns_of(self._next()))
-            while self._rng.random() < _GOES_ON:
-                after = self._next()
-                if shown_code([after[0].text], []):
-                    turns += self._other_names(turns_of(after))
-            yield turns
+            yield self._other_names(turns_of(self._next()))
 
     def _next(self) -> list[Message]:
         if not self._left:

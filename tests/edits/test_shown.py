@@ -8,6 +8,7 @@ from akunu_py.edits.shown import code_in, doubt_of
 
 DOUBLE = "def double(n):\n    return n * 2"
 ASKED = f"make it async\n{DOUBLE}"
+AWAITS = "async def f(x): return await get(x)"
 ALREADY = "It was like that already."
 
 
@@ -42,6 +43,10 @@ def test_code_is_found_in_a_message(message: str, code: str) -> None:
         ([ASKED], fenced(DOUBLE.replace("n)", "n, n)")), "not valid Python"),
         ([f"hint\n    {DOUBLE}"], fenced("    x: int = 1\n    y = 2"), None),
         (["make it sync: async def f(x): return x"], fenced("def f(x): return x"), None),
+        ([f"sync: {AWAITS}"], fenced(AWAITS.removeprefix("async ")), "not valid Python"),
+        (["change 1 to 2: return 1"], fenced("return 2"), None),
+        ([ASKED, fenced(f"async {DOUBLE}"), ASKED], fenced(f"async {DOUBLE}"), None),
+        ([ASKED, fenced("x = 1"), "5 to 6: y = 5"], fenced("x = 1"), "unchanged"),
         (["Replace `x = 1` with `x = 2` in: x = 1"], fenced("x = 2"), None),
         (["print(1)  use double quotes"], fenced("print(1)"), "unchanged"),
         ([ASKED, fenced("x = 1"), "once more"], fenced("x = 1"), "unchanged"),
