@@ -272,7 +272,7 @@ class Runner:
         return min(len(sequence.prompt) + 1, self._prefixes.limit)
 
     def _take_slot(self, sequence: Sequence) -> PrefixSlot:
-        """A scored prompt is computed from its first token on."""
+        """The cache to answer from; a scored prompt is computed from its first token on."""
         prefixes, prompt, options = self._prefixes, sequence.prompt, sequence.options
         self._memory.check(sequence)
         known, room = prompt[:1] if options.scores_prompt else prompt, self._first_room(sequence)
@@ -382,7 +382,8 @@ class Runner:
         return True
 
     def _checkpoint_lengths(self, prompt: list[int]) -> list[int]:
-        """A turn begins with a special token. The next prompt of a conversation may differ from
+        """The checkpoints of a prompt: at regular distances, where its last turns begin, and at its
+        end. A turn begins with a special token. The next prompt of a conversation may differ from
         there on, because many templates leave out the reasoning of earlier answers."""
         special = self._model.tokenizer.special_tokens
         turns = [at for at, token in enumerate(prompt) if token in special][-_TURN_CHECKPOINTS:]

@@ -260,6 +260,7 @@ class PaddedLayer:
 def _append_shared(
     layers: Sequence[LayerCache], at: mx.array, keys: mx.array, values: mx.array, ends: list[int]
 ) -> tuple[mx.array, mx.array]:
+    """Returns all keys and values up to the longest of the `ends`."""
     shared, longest = layers[0].held, max(ends)
     assert shared.keys is not None
     assert shared.values is not None

@@ -171,6 +171,7 @@ def _entries(parts: Sequence[Any]) -> Iterator[tuple[mx.array, ...]]:
 
 
 def _stacked(held: Sequence[mx.array | None]) -> mx.array | None:
+    """An entry of all sequences; those that have none yet begin at zero."""
     like = next((entry for entry in held if entry is not None), None)
     if like is None:
         return None

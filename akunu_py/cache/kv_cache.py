@@ -360,7 +360,8 @@ class KVCache:
         return max(usable, key=lambda one: one.length)
 
     def _restore(self, checkpoint: Checkpoint, source: "KVCache") -> None:
-        """Holds what `source`, which may be this cache, held at a checkpoint."""
+        """Holds what `source`, which may be this cache, held at a checkpoint. Windows that have
+        moved on get their content from the checkpoint."""
         length = checkpoint.length
         contents = iter(checkpoint.windows or ())
         for own, held in zip(self._counted, source._counted, strict=True):

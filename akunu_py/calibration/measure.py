@@ -145,7 +145,8 @@ def find_row_class(
 
 
 def _apply(model: TargetModel, curve: CostCurve) -> CostCurve:
-    """Sets the model up as it was when these costs were measured; returns the costs of rounds."""
+    """Sets the model up as it was when these costs were measured; returns the costs of rounds,
+    padded where that is faster, if the costs are certain and rolling back is free."""
     if curve.blas_threads is not None and (blas := load_blas()):
         blas.use_threads(curve.blas_threads)
     if curve.doubt > MEASURED or model.make_cache(1).needs_checkpoints:

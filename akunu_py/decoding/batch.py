@@ -160,8 +160,9 @@ class Batch:
         return outcomes
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
-        """Groups of two or more that share forward passes. A group has no more exact members than
-        fit with a row each."""
+        """Groups of two or more that share forward passes. If all are padded to the longest, those
+        in a group are about equally long, and there is memory for their padding. A group has no
+        more exact members than fit with a row each."""
         if len(members) < 2 or self.why_impossible:
             return []
         if not self._model.pads_batches:

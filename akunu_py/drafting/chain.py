@@ -87,9 +87,9 @@ class Chain:
         return self._rates.of((self.name, at), self._odds(at))
 
     def _odds(self, position: int) -> float:
-        """The odds of a guess by the rate of the position before it: only how much worse or better
-        it is than that one is learnt, because one rate follows the text at hand, and a guess that
-        does not seem to pay is not made, so its own rate would never rise again."""
+        """The odds of a guess by the rate at the position before it. Only the difference from that
+        rate is learnt: a guess that does not seem to pay is not made, so a rate of its own would
+        never rise again."""
         if position == 0:
             return 1.0
         before = self.rate(position - 1)

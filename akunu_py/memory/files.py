@@ -141,8 +141,9 @@ def is_utf8(text: str) -> bool:
 
 
 def _content(path: Path, name: str) -> bytes:
-    """The file and its folders may have changed since they were listed, so this follows no link to
-    them and waits for no pipe."""
+    """The start of a file: `MAX_FILE_BYTES`, and one byte more if there are more. The file and its
+    folders may have changed since they were listed, so this follows no link to them and waits for
+    no pipe."""
     project = path.parents[name.count("/")]
     with open_file(path, own=False, below=project) as file:
         return file.read(MAX_FILE_BYTES + 1)

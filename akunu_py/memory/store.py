@@ -300,8 +300,9 @@ class MemoryStore:
             self._database.execute(f"DELETE FROM {column} = ?", (number,))
 
     def _remove_strays(self) -> None:
-        """Call it only right after a change by this process: SQLite may restore the last change of
-        a process that was killed while committing, unless a later one has overwritten it."""
+        """Deletes segments without a row. Call it only right after a change by this process: SQLite
+        may restore the last change of a process that was killed while committing, unless a later
+        one has overwritten it."""
         named = {name for (name,) in self._database.execute("SELECT name FROM segments")}
         for path in [*self.folder.glob("*.segment"), *self.folder.glob(".*.segment.*")]:
             if path.name not in named:

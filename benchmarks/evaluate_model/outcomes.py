@@ -51,9 +51,10 @@ def next_cases(functions: list[Function], per_kind: int) -> Iterator[ChatCase]:
     }
     brief = {kind: [turns for turns in some if len(turns) == 2] for kind, some in made.items()}
     brief["chats"] = list(Chats(inventor, requests, functions).conversations(count))
-    left = dict.fromkeys(("after another, with code", "after another, without"), per_kind)
+    own_code, no_code = "after another, with code", "after another, without"
+    left = {own_code: per_kind, no_code: per_kind}
     for turns in joined(brief, 100 * per_kind, inventor.rng):
-        kind = list(left)[not code_in(turns[-2][1])]
+        kind = own_code if code_in(turns[-2][1]) else no_code
         if left[kind]:
             left[kind] -= 1
             yield ChatCase(kind, turns[:-1], turns[-1][1])

@@ -1,7 +1,7 @@
-"""Conversations that go on with others: about code of their own, or about no code at all.
+"""Conversations joined one after another: the later ones bring their own code, or need none.
 
-Otherwise, later messages in the training are mostly about the code before them, and a model edits
-that code whatever a message brings or says.
+Without these, most later messages in the training are about the code before them, and a model edits
+that code even if a message brings its own or asks for no edit.
 """
 
 import random
