@@ -28,6 +28,7 @@ from akunu_py.server.body import MAX_PATH, Body
 from akunu_py.server.errors import ApiError
 from akunu_py.server.grammars import read_grammar
 from akunu_py.server.service import Job, Service
+from akunu_py.text.fim import fill_end_tokens
 from akunu_py.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
@@ -302,7 +303,8 @@ def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], .
     name = "logit_bias"
     biases: list[tuple[int, float]] = []
     if body.flag("ignore_eos", default=False):
-        biases = [(token, FORBIDDEN) for token in sorted(tokenizer.end_tokens)]
+        ends = tokenizer.end_tokens | fill_end_tokens(tokenizer)
+        biases = [(token, FORBIDDEN) for token in sorted(ends)]
     given = body.any(name)
     if given is None:
         return tuple(biases)

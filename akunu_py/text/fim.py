@@ -146,7 +146,17 @@ def fill_prompt(
     taken = len(head_ids) + len(line_ids) + len(suffix_ids)
     files = layout.before(room - _rounded(taken, window))
     around = layout.around(head_ids, line_ids, suffix_ids)
-    return [*opening, *files, *around], layout.end_tokens
+    return [*opening, *files, *around], fill_end_tokens(tokenizer)
+
+
+def fill_end_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end the text in a gap besides the model's own: all that mark its parts."""
+    own = find_format(tokenizer.token_id)
+    if own is None:
+        return frozenset()
+    names = (own.prefix, own.suffix, own.middle, own.repository, own.file, *own.enders)
+    found = (tokenizer.token_id(name) for name in names if name)
+    return frozenset(token for token in found if token is not None)
 
 
 def fills_gap(tokenizer: Tokenizer, tokens: Sequence[int]) -> bool:
@@ -211,12 +221,6 @@ class _Layout:
         self._newline = tokenizer.encode_plain("\n") if spaced else []
         self._file = self._special(format_.file) if files else []
         self._name = self.inside(f"{_UNNAMED}\n") if self._file else []
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        own = self._format
-        names = (own.prefix, own.suffix, own.middle, own.repository, own.file, *own.enders)
-        return frozenset(token for name in names for token in self._special(name))
 
     def split(self, prefix: str) -> tuple[str, str]:
         start = 0 if self._format.suffix_first else prefix.rfind("\n") + 1

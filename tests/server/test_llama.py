@@ -258,6 +258,17 @@ def test_a_forbidden_end_is_told_as_null(live: LiveServer) -> None:
     assert ask(live)["generation_settings"]["logit_bias"] == []
 
 
+def test_a_forbidden_end_does_not_end_a_gap(live: LiveServer) -> None:
+    gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4}
+
+    def generated(**fields: Any) -> set[int]:
+        asked = (gap | fields | {"seed": seed} for seed in range(160, 175))
+        return {live.ask("/infill", one)["tokens_predicted"] for one in asked}
+
+    assert min(generated()) < 4
+    assert generated(ignore_eos=True) == {4}
+
+
 @pytest.mark.parametrize("extra", [{}, {"filename": "a.c"}, {"filename": 1, "text": "a"}])
 def test_a_file_around_the_gap_needs_a_text(live: LiveServer, extra: Any) -> None:
     body = {"input_prefix": "a", "input_suffix": "b", "input_extra": [extra]}
