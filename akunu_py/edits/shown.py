@@ -9,7 +9,7 @@ from warnings import catch_warnings, simplefilter
 
 from akunu_py.edits.parts import NO_PYTHON, parse_python
 
-_SURE: Final = log(0.7)
+_SURE: Final = log(0.75)
 """The chat warns of answers that the bundled model finds less probable than this."""
 UNSURE: Final = "The model is not sure of this answer; check it."
 BLOCK: Final = re.compile(r"```(?:python)?\n(.*?)\n?```", re.DOTALL)
@@ -17,7 +17,12 @@ _PLAIN: Final = re.compile(r"[\w\s]*")
 """Only words: "what is love" is Python, but not meant so."""
 _WORD_ABOVE: Final = re.compile(r"\s*(?!(?:pass|break|continue)\b)[A-Za-z_]\w*[ \t]*\n+\S")
 """A line of one word, as "fix", above what may be code."""
+_WORD: Final = re.compile(r"\b[A-Za-z_]\w*")
 _COLON: Final = re.compile(r":[ \n]\s*")
+_NAMES: Final = re.compile(
+    r"nam[ei]|call|[-=]>|[`'\"]|\b(?:to|into|as|instead|use|be|is|not|was)\b", re.IGNORECASE
+)
+"""What a message has that asks for another name."""
 
 
 def code_in(message: str) -> str:
@@ -50,7 +55,19 @@ def doubt_of(said: Sequence[str], answer: str, log_probability: float) -> str | 
         is_earlier = code == earlier.strip() and not repeats
         if not says_same and (is_same or is_earlier or (code and code in unread)):
             return "The code in this answer is unchanged."
+    if not own and any(_is_named_by_chance(said[-1], shown, block) for block in blocks):
+        return "The message does not ask for this name; check the answer."
     return UNSURE if blocks and is_unsure(log_probability) else None
+
+
+def _is_named_by_chance(message: str, shown: str, code: str) -> bool:
+    """Whether code has a word of the message as a name only because it is there: `trains` in an
+    answer to "I like trains"."""
+    words = set(_WORD.findall(message))
+    before, after = set(_WORD.findall(shown)), set(_WORD.findall(code))
+    old, new = before - after, after - before
+    is_renamed = len(old) == len(new) == 1
+    return is_renamed and new <= words and not (old & words or _NAMES.search(message))
 
 
 def is_unsure(log_probability: float) -> bool:

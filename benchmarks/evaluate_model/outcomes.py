@@ -9,16 +9,15 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from akunu_py.edits.shown import BLOCK, code_in, doubt_of
+from akunu_py.edits.shown import BLOCK, doubt_of
 from benchmarks.evaluate_model.held_out import SEED, ChatCase
 from benchmarks.evaluate_model.scoring import Answer
-from models.training import refusals, short_edits
+from models.training import short_edits
 from models.training.chats import Chats
 from models.training.functions import Function, docstrings
 from models.training.hard_cases import HardCases
 from models.training.invented import Inventor
-from models.training.joined import joined
-from models.training.people import ASK, CODE, SAME, Accepted, People, syntax_of
+from models.training.people import ASK, CODE, SAME, Accepted, syntax_of
 from models.training.refusals import Requests
 
 STRANGERS, LATER_STRANGERS = (
@@ -39,27 +38,15 @@ def hard_cases(functions: list[Function], per_kind: int) -> Iterator[ChatCase]:
 
 
 def next_cases(functions: list[Function], per_kind: int) -> Iterator[ChatCase]:
-    """First messages that follow another held-out conversation: with code of their own, and about
-    no code."""
+    """Held-out conversations that go on with an edit of other code, or with remarks."""
     inventor = Inventor(random.Random(f"{SEED} next"), held_out=True)
-    requests, count = Requests(inventor, docstrings(functions)), 10 * per_kind
-    made = {
-        "short_edits": short_edits.conversations(inventor, count),
-        "refusals": refusals.conversations(requests, count),
-        "hard_cases": HardCases(inventor, functions).conversations(count),
-        "people": People(inventor).conversations(count),
-    }
-    brief = {kind: [turns for turns in some if len(turns) == 2] for kind, some in made.items()}
-    brief["chats"] = list(Chats(inventor, requests, functions).conversations(count))
-    own_code, no_code = "after another, with code", "after another, without"
-    left = {own_code: per_kind, no_code: per_kind}
-    for turns in joined(brief, 100 * per_kind, inventor.rng):
-        kind = own_code if code_in(turns[-2][1]) else no_code
-        if left[kind]:
-            left[kind] -= 1
-            yield ChatCase(kind, turns[:-1], turns[-1][1])
-        if not any(left.values()):
-            return
+    chats = Chats(inventor, Requests(inventor, docstrings(functions)), functions)
+    edits = list(short_edits.conversations(inventor, 2 * per_kind))
+    for first, edit in zip(edits[::2], edits[1::2], strict=True):
+        yield ChatCase("after another", [*first, *edit[:-1]], edit[-1][1])
+    first_messages = [turns for turns in edits if "```" in turns[-1][1]]
+    for turns in chats.with_remarks(first_messages, per_kind):
+        yield ChatCase("remarks", turns[:-1], turns[-1][1])
 
 
 def facts(found: str, said: Sequence[str], answer: Answer) -> tuple[bool, ...]:

@@ -30,7 +30,6 @@ from models.training.functions import (
 )
 from models.training.hard_cases import HardCases
 from models.training.invented import Inventor
-from models.training.joined import joined
 from models.training.people import People
 
 SEED = 6
@@ -48,7 +47,7 @@ INVENTED_KINDS = {
     "chats": 28,
     "hard_cases": 36,
     "people": 24,
-    "joined": 36,
+    "remarks": 36,
 }  # times `documents`
 Shards = Iterator[tuple[str, Shard]]
 
@@ -150,7 +149,8 @@ def _invented_shards(sources: Sources, rng: random.Random) -> Shards:
         "people": People(inventor).conversations,
     }
     made = {name: list(maker(INVENTED_KINDS[name] * count)) for name, maker in makers.items()}
-    made["joined"] = list(joined(made, INVENTED_KINDS["joined"] * count, rng))
+    every = [turns for conversations in made.values() for turns in conversations]
+    made["remarks"] = list(chats.with_remarks(every, INVENTED_KINDS["remarks"] * count))
     for name, conversations in made.items():
         yield name, shard(map(chat, map(refusals.briefly, conversations)), sources.processor)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from akunu_py.edits.shown import code_in
 from models.training import phrases, short_edits, wordings
 from models.training.edits import Edit, fenced
 from models.training.edits.base import closed
@@ -49,6 +50,10 @@ _NAMED = 0.25  # name the change that is undone, where there are words for it
 _TWO = 0.12  # undo the last two of several changes
 _ALL, _ALL_OF_MANY = 0.12, 0.3  # go back before all changes: after one, and after several
 _WHOLE_REQUEST = 0.6  # ask for the impossible as people do who show code with it
+# After any conversation:
+_REMARKS = (1, 1, 1, 2, 3)
+_ASKED_AGAIN, _UNABLE, _TALK = 0.2, 0.4, 0.55
+"""As above: the first two only if there is code; the rest is outside the training."""
 _PLAIN_KINDS: Mapping[str, float] = {
     kind: 2.0 if kind in CHOICES["few_words"] else 1.0
     for kind in short_edits.KINDS
@@ -136,6 +141,27 @@ class Chats:
             shown = talks
             turns += [("user", said[0]), ("assistant", said[1])]
         return turns
+
+    def with_remarks(self, conversations: Sequence[Turns], count: int) -> Iterator[Turns]:
+        """`count` of the conversations, which go on with remarks that ask for no edit."""
+        for _ in range(count):
+            turns = list(self._rng.choice(conversations))
+            code = code_in(turns[-1][1]).rstrip() if "```" in turns[-1][1] else ""
+            for _ in range(self._rng.choice(_REMARKS)):
+                said = self._remark(code)
+                turns += [("user", said[0]), ("assistant", said[1])]
+            yield turns
+
+    def _remark(self, code: str) -> tuple[str, str]:
+        chance = self._rng.random()
+        if code and chance < _ASKED_AGAIN:
+            return self._inventor.asking("again"), fenced(code)
+        if code and chance < _UNABLE:
+            return self.unable()
+        while True:
+            said = self._requests.small_talk() if chance < _TALK else self._requests.outside()
+            if not self._requests.shown:
+                return said
 
     def _sometimes(self, share: float) -> bool:
         """Whether people who are plain-spoken do something now."""

@@ -25,10 +25,15 @@ import numpy as np
 from models.training.curriculum import CURRICULUM, total_steps
 from models.training.examples import EMBER, END_OF_TEXT, SPECIAL_TOKENS, load_tokenizer
 
-TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json")
+TOKENIZER_FILES = (
+    "tokenizer.model",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
 WEIGHT_FILES = ("config.json", "model.safetensors")
 MODEL_FILES = (*WEIGHT_FILES, "generation_config.json", *TOKENIZER_FILES)
-GROUP_SIZE, BITS = 64, 8
+GROUP_SIZE, BITS = 128, 8
 HEAD_FILE = "mtp.safetensors"
 
 

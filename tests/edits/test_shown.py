@@ -55,6 +55,10 @@ def test_code_is_found_in_a_message(message: str, code: str) -> None:
         ([ASKED, fenced("x = 1"), "5 to 6: y = 5"], f"{fenced('x = 1')}\n{ALREADY}", "other code"),
         ([ASKED, "No.", "then call it twice"], fenced(DOUBLE.replace("double", "twice")), None),
         ([ASKED], "That is more than I can do.", None),
+        ([ASKED, fenced("x = 1"), "I like trains"], fenced("trains = 1"), "does not ask"),
+        ([ASKED, fenced("x = 1"), "trains for x"], fenced("trains = 1"), None),
+        ([ASKED, fenced("x = 1"), "call it trains"], fenced("trains = 1"), None),
+        ([ASKED, fenced("x = 1"), "6"], fenced("x = 6"), None),
     ],
 )
 def test_what_is_wrong_with_an_answer_is_said(

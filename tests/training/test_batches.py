@@ -205,7 +205,7 @@ def test_the_rate_falls_over_each_run_of_stages_that_decay() -> None:
 
 def test_every_stage_of_the_curriculum_is_of_known_kinds_in_rows_that_fit() -> None:
     kinds = {"repeats", "code", "fim", "questions", "edits", "long_edits"}
-    kinds |= {"short_edits", "refusals", "chats", "hard_cases", "people", "joined"}
+    kinds |= {"short_edits", "refusals", "chats", "hard_cases", "people", "remarks"}
     for one in CURRICULUM:
         assert set(one.mix) <= kinds
         assert sum(one.mix.values()) == pytest.approx(1.0, abs=0.05)

@@ -1,5 +1,6 @@
 """The bundled tokenizer: lossless, the same in both its files, and mlx-lm streams it right."""
 
+import itertools
 import json
 from functools import cache
 
@@ -12,6 +13,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from models.training.corpus import standard_library
 from models.training.examples import EMBER, SPECIAL_TOKENS
+from models.training.refusals import WHICH_CODE
 
 LAYOUT = ("\t", "\n", "\n    ", "\n\n", "\n\n        ", "  ", " " * 32)
 
@@ -90,7 +92,48 @@ def test_every_special_token_stops_generation(file: str) -> None:
     assert sorted(tokenizer().convert_ids_to_tokens(stops)) == sorted(SPECIAL_TOKENS)
 
 
+def rendered(*said: str) -> str:
+    """A conversation in the template, that the user begins, and the beginning of an answer."""
+    roles = itertools.cycle(("user", "assistant"))
+    messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
+    return str(
+        tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    )
+
+
 def test_the_chat_template_is_chatml_without_a_system_prompt() -> None:
-    messages = [{"role": "user", "content": "Hi"}]
-    text = tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    assert rendered("Hi") == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+
+
+EDIT = ("Rename x to y: def f(x): return x", "```python\ndef f(y): return y\n```")
+
+
+@pytest.mark.parametrize("said", [
+    "Make it async: def g(): return 1",
+    "def g():\n    return 1\nadd a docstring",
+    "rename a to b\na = 1\nprint(a)",
+    "shorter, please: ```g()```",
+])  # fmt: skip
+def test_other_code_begins_anew(said: str) -> None:
+    assert rendered(*EDIT, said) == rendered(said)
+    assert rendered(*EDIT, said, EDIT[1], "Now undo it") == rendered(said, EDIT[1], "Now undo it")
+
+
+@pytest.mark.parametrize(
+    "said", ["Make it async", "I like trains", "add `z = 1` before the return"]
+)
+def test_what_is_about_the_code_before_follows_it(said: str) -> None:
+    assert rendered(*EDIT, said).startswith(rendered(EDIT[0]) + EDIT[1])
+
+
+def test_code_that_was_asked_for_belongs_to_its_request() -> None:
+    asked = ("Make it async", WHICH_CODE)
+    assert rendered(*asked, EDIT[0]).startswith(rendered(asked[0]))
+
+
+def test_a_system_prompt_stays() -> None:
+    said = [("system", "Be brief."), ("user", "Hi"), ("assistant", "Hello!"), ("user", EDIT[0])]
+    messages = [{"role": role, "content": text} for role, text in said]
+    text = str(tokenizer().apply_chat_template(messages, tokenize=False))
+    assert "Be brief." in text
+    assert "Hello!" not in text

@@ -13,6 +13,8 @@ from mlx_lm import load, stream_generate
 from models.training.corpus import standard_library
 from models.training.examples import EMBER
 from models.training.export import (
+    BITS,
+    GROUP_SIZE,
     HEAD_FILE,
     MODEL_FILES,
     dense_weights,
@@ -238,7 +240,7 @@ def test_the_head_is_stored_in_few_bits(tmp_path: Path) -> None:
     weight, scales, biases = (
         mx.array(stored[f"mtp.fc.{part}"]) for part in ("weight", "scales", "biases")
     )
-    read = mx.dequantize(weight, scales, biases, group_size=64, bits=8)
+    read = mx.dequantize(weight, scales, biases, group_size=GROUP_SIZE, bits=BITS)
     assert mx.allclose(read, matrix, atol=0.02)
 
 
@@ -249,7 +251,7 @@ def test_weights_of_a_finished_model_are_read_as_they_are_computed_with() -> Non
     weight, scales, biases = (
         mx.array(stored[f"{name}.{part}"]) for part in ("weight", "scales", "biases")
     )
-    expected = mx.dequantize(weight, scales, biases, group_size=64, bits=8)
+    expected = mx.dequantize(weight, scales, biases, group_size=GROUP_SIZE, bits=BITS)
     assert np.allclose(dense_weights(EMBER)[f"{name}.weight"], np.array(expected))
 
 
