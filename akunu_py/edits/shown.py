@@ -1,13 +1,15 @@
 """The code that a conversation shows, and what is wrong with the code in an answer about it."""
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from math import log
 from textwrap import dedent
 from typing import Final
 from warnings import catch_warnings, simplefilter
 
-from akunu_py.edits.parts import NO_PYTHON, parse_python
+from akunu_py.edits.parts import NO_PYTHON, definitions, parse_python
 
 _SURE: Final = log(0.75)
 """The chat warns of answers that the bundled model finds less probable than this."""
@@ -17,12 +19,12 @@ _PLAIN: Final = re.compile(r"[\w\s]*")
 """Only words: "what is love" is Python, but not meant so."""
 _WORD_ABOVE: Final = re.compile(r"\s*(?!(?:pass|break|continue)\b)[A-Za-z_]\w*[ \t]*\n+\S")
 """A line of one word, as "fix", above what may be code."""
-_WORD: Final = re.compile(r"\b[A-Za-z_]\w*")
 _COLON: Final = re.compile(r":[ \n]\s*")
-_NAMES: Final = re.compile(
-    r"nam[ei]|call|[-=]>|[`'\"]|\b(?:to|into|as|instead|use|be|is|not|was)\b", re.IGNORECASE
-)
-"""What a message has that asks for another name."""
+_WORD: Final = re.compile(r"\w+")
+_ITSELF: Final = re.compile(r"\bdef (\w+)\([^)]*\b\1\b")
+"""A function with a parameter of its own name."""
+_LOOKED_AT: Final = 7
+"""How many messages before the last one may have the code that it is about."""
 
 
 def code_in(message: str) -> str:
@@ -39,10 +41,10 @@ def code_in(message: str) -> str:
 def doubt_of(said: Sequence[str], answer: str, log_probability: float) -> str | None:
     """A warning about the code in an answer to the last of the texts that were said, by user and
     model in turn; None if there is none. `log_probability` is the model's, of the whole answer."""
-    blocks = BLOCK.findall(answer)
-    own, earlier = code_in(said[-1]), next(filter(None, map(code_in, reversed(said[:-1]))), "")
-    repeats = bool(own) and own in map(code_in, said[-3::-2])
-    shown = earlier if own in earlier and not repeats else own
+    message = said[-1]
+    blocks, own = BLOCK.findall(answer), code_in(message)
+    earlier = next(filter(None, map(code_in, said[-2 : -2 - _LOOKED_AT : -1])), "")
+    shown = own if own not in earlier or "def " in own else earlier
     says_same = not answer.rstrip().endswith("```")
     for block in blocks:
         code = block.strip()
@@ -51,23 +53,43 @@ def doubt_of(said: Sequence[str], answer: str, log_probability: float) -> str | 
         is_same = code == shown.strip()
         if says_same and shown and not is_same:
             return "This answer says that nothing changes, but its code is other code."
-        unread = said[-1] if not own else ""
-        is_earlier = code == earlier.strip() and not repeats
-        if not says_same and (is_same or is_earlier or (code and code in unread)):
+        unread = message if not own else ""
+        if not says_same and (is_same or (code and code in unread)):
             return "The code in this answer is unchanged."
-    if not own and any(_is_named_by_chance(said[-1], shown, block) for block in blocks):
-        return "The message does not ask for this name; check the answer."
+        request = message.replace(own, "")
+        if _is_python(shown) and (misplaced := _misplaced(request, shown, block)):
+            return misplaced
     return UNSURE if blocks and is_unsure(log_probability) else None
 
 
-def _is_named_by_chance(message: str, shown: str, code: str) -> bool:
-    """Whether code has a word of the message as a name only because it is there: `trains` in an
-    answer to "I like trains"."""
-    words = set(_WORD.findall(message))
-    before, after = set(_WORD.findall(shown)), set(_WORD.findall(code))
-    old, new = before - after, after - before
-    is_renamed = len(old) == len(new) == 1
-    return is_renamed and new <= words and not (old & words or _NAMES.search(message))
+def _misplaced(request: str, shown: str, code: str) -> str | None:
+    """A warning of a change in another function than the one named, of a lost function, of a line
+    written twice, and of two names that became one."""
+    before, after = _definitions(shown), _definitions(code)
+    words = set(_WORD.findall(request))
+    named = [names for names in before if names[-1] in words]
+    if len(before) > 1 and named and all(before[one] == after.get(one) for one in named):
+        return f"The message names `{named[0][-1]}`, but this answer changes something else."
+    lost, new = before.keys() - after.keys(), after.keys() - before.keys()
+    if len(lost) > len(new) and lost.isdisjoint(named):
+        return "A function of the code is missing in this answer."
+    if _repeated(code) - _repeated(shown):
+        return "This answer has a line twice."
+    if _ITSELF.search(code) and not _ITSELF.search(shown):
+        return "A function and its parameter have the same name in this answer."
+    return None
+
+
+def _definitions(code: str) -> dict[tuple[str, ...], str]:
+    """The functions and classes in Python code, by their names and those around them."""
+    tree = parse_python(dedent(code).strip())
+    return {names: ast.dump(node) for names, node in definitions(tree)}
+
+
+def _repeated(code: str) -> set[str]:
+    """The lines below themselves."""
+    lines = [line.strip() for line in code.split("\n")]
+    return {line for line, below in pairwise(lines) if line == below}
 
 
 def is_unsure(log_probability: float) -> bool:

