@@ -57,7 +57,7 @@ def doubt_of(said: Sequence[str], answer: str, log_probability: float) -> str | 
         if not says_same and (is_same or (code and code in unread)):
             return "The code in this answer is unchanged."
         request = message.replace(own, "")
-        if _is_python(shown) and (misplaced := _misplaced(request, shown, block)):
+        if shown and _is_python(shown) and (misplaced := _misplaced(request, shown, block)):
             return misplaced
     return UNSURE if blocks and is_unsure(log_probability) else None
 

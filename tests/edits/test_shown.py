@@ -63,6 +63,8 @@ def test_code_is_found_in_a_message(message: str, code: str) -> None:
         ([ASKED, fenced("x = 1"), "5 to 6: y = 5"], f"{fenced('x = 1')}\n{ALREADY}", "other code"),
         ([ASKED, "No.", "then call it twice"], fenced(DOUBLE.replace("double", "twice")), None),
         ([ASKED], "That is more than I can do.", None),
+        (["what is this"], fenced("f(id){"), None),
+        ([f"fix\n{fenced('f(')}"], fenced("f()"), None),
         ([ASKED, fenced("x = 1"), "6"], fenced("x = 6"), None),
     ],
 )
