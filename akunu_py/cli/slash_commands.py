@@ -76,6 +76,8 @@ def run_command(conversation: Conversation, line: str) -> Reply | None:
     name, *rest = line.split(maxsplit=1)
     for command in COMMANDS:
         if name in (command.name, *_ALIASES.get(command.name, ())):
+            if rest and not command.arguments:
+                raise InvalidRequestError(f"{name} takes no argument; type it alone.")
             try:
                 return command.run(conversation, rest[0].strip() if rest else "")
             except UnreadableWordError as error:

@@ -174,6 +174,8 @@ def test_leaving(conversation: Conversation, line: str) -> None:
         ("/temp hot", "'hot' is not a number"),
         ("/xtc-probability 0.5", "changes sampled answers only"),
         ("/retry", "no answer yet"),
+        ("/quit me", "/quit takes no argument"),
+        ("/clear\nall", "/clear takes no argument"),
     ],
 )
 def test_a_wrong_command_changes_nothing(
