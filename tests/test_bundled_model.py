@@ -123,8 +123,13 @@ ASKS = "Which code? Paste it below your request."
         ("No.", "add a hint: def g(c): return c", False),
         ("No.", "document def g(c) -> int: return c", False),
         ("No.", "add a property:\nclass A:\n    x = 1", False),
-        ("No.", "rename x to y\n```python\nx = 1\n```", False),
-        ("No.", "```\nx = 1\n```\nrename x to y", False),
+        ("No.", "rename x to y\n```python\nx = 1\nf(x)\n```", False),
+        ("No.", "```\nx = 1\nf(x)\n```\nrename x to y", False),
+        ("No.", "document def g(c)->int: return c", False),
+        ("No.", "insert this line at the top:\n```python\nf(x)\n```", True),
+        ("No.", "undo it:\n```\nTraceback (most recent call last):\n  a\nb\n```", True),
+        ("No.", "Make these changes in the class A:\n- rename a to c", True),
+        ("No.", "Change `def f(b):` to `def f(c):`", True),
     ],
 )
 def test_other_code_begins_anew(ember: Engine, answer: str, later: str, is_kept: bool) -> None:

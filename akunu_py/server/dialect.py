@@ -302,13 +302,14 @@ def _read_biases(service: Service, body: Body) -> tuple[tuple[int, float], ...]:
     name = "logit_bias"
     tokenizer = service.engine.tokenizer
     biases: list[tuple[int, float]] = []
+    forbidden: list[tuple[int, float]] = []
     if body.flag("ignore_eos", default=False):
         ends = tokenizer.end_tokens | fill_end_tokens(tokenizer)
         size = service.engine.model.vocabulary_size
-        biases = [(token, FORBIDDEN) for token in sorted(ends) if token < size]
+        forbidden = [(token, FORBIDDEN) for token in sorted(ends) if token < size]
     given = body.any(name)
     if given is None:
-        return tuple(biases)
+        return tuple(forbidden)
     if not isinstance(given, dict | list):
         body.refuse(name, "must be a list of pairs, or an object")
     if len(given) > _MAX_BIASES:
@@ -332,7 +333,7 @@ def _read_biases(service: Service, body: Body) -> tuple[tuple[int, float], ...]:
         if isinstance(bias, bool) or not isinstance(bias, int | float) or abs(bias) > -FORBIDDEN:
             body.refuse(name, "must give each token a number, or false")
         biases += [(each, float(bias)) for each in tokens]
-    return tuple(biases)
+    return (*biases, *forbidden)  # of two for one token, the last one counts
 
 
 def read_effort(body: Body, name: str = "effort") -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The code that messages show, and warnings about answers of the bundled model."""
 
 from math import log
+from time import perf_counter
 
 import pytest
 
@@ -91,7 +92,12 @@ TWO = "class A:\n    def f(self, x): return x\n    def g(self, y): return y"
         ("rename A to B", TWO.replace("A", "B"), None),
         ("hint x", TWO.replace("x)", "x: int)"), None),
         ("use @cache", f"@cache\n@cache\n{TWO}", "a line twice"),
-        ("rename y", TWO.replace("y", "g"), "the same name"),
+        ("add a g to f", TWO.replace("x)", "x, g)"), None),
+        ("comment f", TWO.replace("return x", "return x  # f"), None),
+        ("add a hint to the second", TWO.replace("y)", "y: int)").replace("f(", "add("), None),
+        ("Insert `import f` at the top", f"import f\n{TWO}", None),
+        ("make it a function", "def f(x): return x\ndef g(y): return y", None),
+        ("delete the second one", TWO.partition("\n    def g")[0], None),
         ("return False please", TWO.replace("return y", "return False"), None),
         ("make it total", TWO.replace("y", "total"), None),
     ],
@@ -101,6 +107,44 @@ def test_a_change_in_the_wrong_place_is_seen(request_: str, code: str, warning: 
     assert found == doubt_of([f"hint\n{TWO}", "What?", request_], fenced(code), 0.0)
     assert (found is None) == (warning is None)
     assert (warning or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "warning"),
+    [
+        ("call it y: def sq(x): return x * x", "def y(y): return y * y", "the same name"),
+        ("hint `datetime.date`: def date(x): pass", "def date(x: datetime.date): pass", None),
+        ("no comments:\nf() # a\nf() # b", "f()\nf()", None),
+        ("Insert `f()` after `f()`: f()", "f()\nf()", None),
+        ("No comment:\na = 1\n\n# b\n\nc = 1", "a = 1\n\n\nc = 1", None),
+        ("Now\n\ndef mul(a): return a\n\nrename a to z, ok?", "def mul(z): return z", None),
+        ("a to z\n```py\ndef mul(a): return a\n```", "def mul(z): return z", None),
+        ("Replace `x = 1 + 2` with `x = 3`", "x = 3", "is missing"),
+        ("use double quotes", TWO, "unchanged"),
+    ],
+)
+def test_right_answers_are_not_taken_for_wrong_ones(
+    message: str, code: str, warning: str | None
+) -> None:
+    shown = [f"hint\n{TWO}", "Try this: Rename `x` to `y` in: def f(x): return x", message]
+    found = doubt_of(shown, fenced(code), 0.0)
+    assert (found is None) == (warning is None)
+    assert (warning or "") in (found or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = 1\n" * 3000 + "print 1", "\n" * 20_000 + "a", "a\n" * 10_000, "a: " * 7000],
+)
+def test_long_messages_are_read_in_no_time(text: str) -> None:
+    began = perf_counter()
+    doubt_of([text, text, text], fenced("x"), 0.0)
+    assert perf_counter() - began < 2
+
+
+def test_deep_code_is_read() -> None:
+    deep = "def f(x):\n    return " + " + ".join(["x"] * 900)
+    assert doubt_of([f"async\n{deep}"], fenced(f"async {deep}"), 0.0) is None
 
 
 def test_long_conversations_are_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,6 +255,9 @@ def test_a_forbidden_end_is_told_as_null(live: LiveServer) -> None:
     biases = ask(live, ignore_eos=True)["generation_settings"]["logit_bias"]
     assert biases
     assert {entry["bias"] for entry in biases} == {None}
+    allowed = [[entry["token"], 0.0] for entry in biases]
+    biases += ask(live, ignore_eos=True, logit_bias=allowed)["generation_settings"]["logit_bias"]
+    assert {entry["token"]: entry["bias"] for entry in biases} == dict.fromkeys(dict(allowed))
     assert ask(live)["generation_settings"]["logit_bias"] == []
 
 
