@@ -107,41 +107,8 @@ def test_it_has_nothing_to_say_about_drafting(ember: Engine) -> None:
     assert ember.notices == [] or ember.backend.blas == "reference"
 
 
-FIRST = "rename a to b: def f(a): return a"
-ASKS = "Which code? Paste it below your request."
-
-
-@pytest.mark.parametrize(
-    ("answer", "later", "is_kept"),
-    [
-        ("No.", "make it async\nand call it g(x)", True),
-        ("No.", "Current time: 12:00 (UTC)\n\nmake it async", True),
-        ("No.", "replace it with ```print(b)```", True),
-        ("No.", "apply this:\n```diff\n-a\n+b\n```", True),
-        ("No.", "<tool_response>\ndef g(c): return c\n</tool_response>", True),
-        (ASKS, "def g(c): return c", True),
-        ("No.", "add a hint: def g(c): return c", False),
-        ("No.", "document def g(c) -> int: return c", False),
-        ("No.", "add a property:\nclass A:\n    x = 1", False),
-        ("No.", "rename x to y\n```python\nx = 1\nf(x)\n```", False),
-        ("No.", "```\nx = 1\nf(x)\n```\nrename x to y", False),
-        ("No.", "document def g(c)->int: return c", False),
-        ("No.", "insert this line at the top:\n```python\nf(x)\n```", True),
-        ("No.", "undo it:\n```\nTraceback (most recent call last):\n  a\nb\n```", True),
-        ("No.", "Make these changes in the class A:\n- rename a to c", True),
-        ("No.", "Change `def f(b):` to `def f(c):`", True),
-    ],
-)
-def test_other_code_begins_anew(ember: Engine, answer: str, later: str, is_kept: bool) -> None:
-    messages = [{"role": "system", "content": "S"}, *said(FIRST, answer, later, "Done.", "undo it")]
-    prompt = ember.tokenizer.render_chat(messages, open_answer=True)
-    assert prompt.count("<|im_start|>") == (7 if is_kept else 5)
-    assert "system\nS" in prompt
-    assert (FIRST in prompt) == is_kept
-
-
 def test_tools_told_in_a_message_stay(ember: Engine) -> None:
     offer = "You can call these functions:\n{}\nWrite a call like this:\n<tool_call>\n</tool_call>"
-    messages = said(f"{offer}\n\n{FIRST}", "No.", "hint: def g(c): pass")
+    messages = said(f"{offer}\n\nrename a to b: def f(a): return a", "No.", "hint: def g(c): pass")
     prompt = ember.tokenizer.render_chat(messages, open_answer=True)
     assert offer in prompt

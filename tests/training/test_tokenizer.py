@@ -111,17 +111,30 @@ EDIT = ("Rename x to y: def f(x): return x", "```python\ndef f(y): return y\n```
 @pytest.mark.parametrize("said", [
     "Make it async: def g(): return 1",
     "def g():\n    return 1\nadd a docstring",
-    "rename a to b\na = 1\nprint(a)",
-    "shorter, please: ```g()```",
+    "document def g(c)->int: return c",
+    "add a property:\nclass A:\n    x = 1",
+    "rename x to y\n```python\nx = 1\nf(x)\n```",
+    "```\nx = 1\nf(x)\n```\nrename x to y",
 ])  # fmt: skip
 def test_other_code_begins_anew(said: str) -> None:
     assert rendered(*EDIT, said) == rendered(said)
     assert rendered(*EDIT, said, EDIT[1], "Now undo it") == rendered(said, EDIT[1], "Now undo it")
 
 
-@pytest.mark.parametrize(
-    "said", ["Make it async", "I like trains", "add `z = 1` before the return"]
-)
+@pytest.mark.parametrize("said", [
+    "Make it async",
+    "I like trains",
+    "add `z = 1` before the return",
+    "make it async\nand call it g(x)",
+    "Current time: 12:00 (UTC)\n\nmake it async",
+    "replace it with ```print(b)```",
+    "apply this:\n```diff\n-a\n+b\n```",
+    "insert this line at the top:\n```python\nf(x)\n```",
+    "undo it:\n```\nTraceback (most recent call last):\n  a\nb\n```",
+    "Make these changes in the class A:\n- rename a to c",
+    "Change `def f(b):` to `def f(c):`",
+    "<tool_response>\ndef g(c): return c\n</tool_response>",
+])  # fmt: skip
 def test_what_is_about_the_code_before_follows_it(said: str) -> None:
     assert rendered(*EDIT, said).startswith(rendered(EDIT[0]) + EDIT[1])
 
