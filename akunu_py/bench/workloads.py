@@ -1,10 +1,11 @@
 """Workloads: requests with known answers, from JSON lines, from held-out files of a project, or
 from the standard library, which every machine has.
 
-The library gives five kinds: `edit` asks for code with a name changed, `fill-in` for lines cut out
-of a file, `structure` continues the records of a table, `question` asks what a library function
-does, and `novel` continues prose, where drafts fail. They are the same in every run of one Python
-version; edits and fill-ins come from files that the bundled model was not trained on.
+The library gives six kinds: `edit` asks for code with a name changed, `fill-in` for lines cut out
+of a file, `code` for the body of a function that has begun, `structure` continues the records of a
+table, `question` asks what a library function does, and `novel` continues prose, where drafts fail.
+They are the same in every run of one Python version; edits, fill-ins and code come from files that
+the bundled model was not trained on.
 
 Text comes in, token ids go out. This knows no drafters and no model.
 """
@@ -237,7 +238,7 @@ def _requests(name: str, text: str) -> Iterator[tuple[str, str]]:
         yield "".join(lines[:middle]), "".join(lines[middle : middle + _LINES])
 
 
-KINDS: Final = ("edit", "fill-in", "structure", "question", "novel")
+KINDS: Final = ("edit", "fill-in", "code", "structure", "question", "novel")
 
 _HELD_OUT_PERCENT: Final = 4
 _NEW_NAMES: Final = ("total", "value", "entry", "result_list", "cursor", "payload")
@@ -255,6 +256,7 @@ def make_workloads(
     makers = {
         "edit": _edits,
         "fill-in": _fill_ins,
+        "code": _bodies,
         "structure": _structures,
         "question": _questions,
         "novel": _prose,
@@ -262,8 +264,10 @@ def make_workloads(
     library = dict(_library()) if unseen is None else unseen
     if unseen is None:
         unseen = {path: text for path, text in library.items() if held_out(path)}
-    sources = {"edit": unseen, "fill-in": unseen}
-    streams = [makers[kind](sources.get(kind, library), Random(kind)) for kind in kinds]
+    from_unseen = ("edit", "fill-in", "code")
+    streams = [
+        makers[kind](unseen if kind in from_unseen else library, Random(kind)) for kind in kinds
+    ]
     return [sample for _ in range(count) for sample in (next(stream) for stream in streams)]
 
 
@@ -310,6 +314,15 @@ def _fill_ins(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
             before = "".join(lines[:start])[-_PREFIX:]
             after = "\n" + "".join(lines[end:])[:_SUFFIX]
             yield Sample("fill-in", middle, prompt=before, suffix=after)
+
+
+def _bodies(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
+    bodies = [body for path, text in library.items() for body in _requests(path, text)]
+    draw.shuffle(bodies)
+    while True:
+        for before, body in bodies:
+            if len(before) > _PREFIX:
+                yield Sample("code", body, prompt=before[-_PREFIX:])
 
 
 def _structures(_library: Mapping[str, str], draw: Random) -> Iterator[Sample]:

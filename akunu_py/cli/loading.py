@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from akunu_py.cli.render import ProgressBar
-from akunu_py.errors import InvalidRequestError
+from akunu_py.errors import BackendError, InvalidRequestError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.files import find_adapter, find_model, is_hub_name
 from akunu_py.model.library import LocalModel
@@ -16,6 +16,8 @@ from akunu_py.planning.cost_curve import MEASURED
 if TYPE_CHECKING:
     from akunu_py.engine import Engine
     from akunu_py.planning.cost_curve import CostCurve
+
+_ATTEMPTS: Final = 3
 
 
 def load_engine(options: ModelOptions) -> "Engine":
@@ -31,18 +33,26 @@ def measure_costs_with_bar(
     engine: "Engine", seconds: float | None = None, contexts: Sequence[int] | None = None
 ) -> "CostCurve":
     """Measures what forward passes cost now, and stores it for the engine's planner; by default,
-    for the usual time and context lengths. See `measure_and_store` for the errors.
+    for the usual time and context lengths. If other work distorts them, it measures again, twice
+    at most. See `measure_and_store` for the errors.
     """
     from akunu_py.calibration.measure import BUDGET_S, measure_and_store  # noqa: PLC0415
 
-    with ProgressBar(sys.stderr, "measuring this machine") as bar:
-        return measure_and_store(
-            engine.model,
-            engine.backend,
-            budget_s=BUDGET_S if seconds is None else seconds,
-            contexts=contexts,
-            progress=bar,
-        )
+    budget_s, left = BUDGET_S if seconds is None else seconds, _ATTEMPTS
+    while True:
+        left -= 1
+        try:
+            with ProgressBar(sys.stderr, "measuring this machine") as bar:
+                return measure_and_store(
+                    engine.model,
+                    engine.backend,
+                    budget_s=budget_s,
+                    contexts=contexts,
+                    progress=bar,
+                )
+        except BackendError:
+            if not left:
+                raise
 
 
 def find_row_class_with_bar(

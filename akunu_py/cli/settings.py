@@ -28,7 +28,7 @@ BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
 ANSWERS: Final = ("own", "forced")
 LAUNCHED: Final = ("codex", "claude", "opencode", "aider")
-WORKLOADS: Final = ("edit", "fill-in", "structure", "question", "novel")
+WORKLOADS: Final = ("edit", "fill-in", "code", "structure", "question", "novel")
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
 _MODEL: Final = "model"

@@ -3,6 +3,7 @@
 import ast
 import json
 from itertools import islice
+from textwrap import dedent
 
 import pytest
 
@@ -48,6 +49,15 @@ def test_a_fill_in_is_a_gap_between_whole_lines(workloads: list[Sample]) -> None
         assert sample.suffix is not None
         assert sample.suffix.startswith("\n")
         assert sample.reference.strip()
+
+
+def test_code_is_the_body_of_a_function_that_has_begun(workloads: list[Sample]) -> None:
+    for sample in of("code", workloads):
+        lines = sample.prompt.splitlines(keepends=True)
+        first = max(at for at, line in enumerate(lines) if line.lstrip().startswith("def "))
+        (function,) = ast.parse(dedent("".join(lines[first:]) + sample.reference)).body
+        assert isinstance(function, ast.FunctionDef)
+        assert len(sample.reference.splitlines()) >= 3
 
 
 def test_records_continue_in_the_same_form(workloads: list[Sample]) -> None:

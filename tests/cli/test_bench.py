@@ -10,6 +10,7 @@ from akunu_py.__main__ import main
 from akunu_py.calibration import measure as calibration
 from akunu_py.calibration.row_classes import RowClassSearch
 from akunu_py.package import CACHE_VARIABLE
+from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from tests.planning.curves import STEPPED
 
 CODE = "def area(width, height):\n    return width * height\n"
@@ -41,6 +42,15 @@ class TestCost:
         found = json.loads(capsys.readouterr().out)
         assert found["drafts"][3]["break_even_acceptance"] == pytest.approx(0.1, abs=0.01)
         assert len(list((tmp_path / "cache" / "costs").iterdir())) == 1
+
+    @pytest.mark.parametrize(("busy", "code"), [(2, 0), (3, 2)])
+    def test_costs_that_other_work_distorts_are_measured_again(
+        self, words: list[str], busy: int, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        falling = CostCurve((CostLevel(128, 0.04, ((1, 0.043), (33, 0.001))),))
+        found = iter([*[falling] * busy, STEPPED])
+        monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: next(found))
+        assert main(words) == code
 
 
 class TestSpeedup:
