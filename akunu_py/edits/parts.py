@@ -90,6 +90,11 @@ def definitions(tree: ast.AST) -> Iterator[tuple[tuple[str, ...], _Definition]]:
         left += ((names, child) for child in reversed(list(ast.iter_child_nodes(node))))
 
 
+def first_line(node: _Definition) -> int:
+    """The number of the first line of a definition or of its decorators."""
+    return min(each.lineno for each in (node, *node.decorator_list))
+
+
 def lines_part(name: str, text: str, first: int, last: int) -> Part:
     """The lines with these numbers; an `InvalidRequestError` if there are none."""
     starts = _line_starts(text)
@@ -121,7 +126,7 @@ def function_part(name: str, text: str, wanted: str) -> Part:
         raise InvalidRequestError(f"{name} has {functions} {wanted}; it has {listed}.")
     node = found[0][1]
     starts = _line_starts(text)
-    first = min(each.lineno for each in (node, *node.decorator_list))
+    first = first_line(node)
     return Part.of(text, starts[first - 1], starts[node.end_lineno or first])
 
 

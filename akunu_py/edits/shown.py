@@ -3,14 +3,14 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from math import log
 from textwrap import dedent
-from typing import Final
+from typing import Final, NamedTuple
 from warnings import catch_warnings, simplefilter
 
-from akunu_py.edits.parts import NO_PYTHON, definitions, parse_python
+from akunu_py.edits.parts import NO_PYTHON, definitions, first_line, parse_python
 
 _SURE: Final = log(0.75)
 """The chat warns of answers that the bundled model finds less probable than this."""
@@ -26,8 +26,10 @@ _REQUEST_LINES: Final = 12
 """The most lines that a request may have above or below its code."""
 _NAMED: Final = re.compile(r"(?<=[\s`])[A-Za-z_]\w*")
 """A name that is not the first word: "add a docstring" does not name the function `add`."""
-_QUOTED: Final = re.compile(r"`[^`\n]*\W[^`\n]*`")
-"""Code in a request that is more than a name."""
+_NOT_CHANGED: Final = re.compile(
+    r"`[^`\n]*\W[^`\n]*`|\b(?:above|below|before|after) `?\w+", re.IGNORECASE
+)
+"""Code in a request that is more than a name, and a place: "add a method after g"."""
 _REMOVES: Final = re.compile(r"\b(?:delete|remove|drop)\b", re.IGNORECASE)
 _LOOKED_AT: Final = 7
 """How many messages before the last one may have the code that it is about."""
@@ -73,7 +75,7 @@ def _misplaced(request: str, shown: str, code: str) -> str | None:
     """A warning of a change in another function than the one named, of a lost function, of a line
     written twice, and of two names that became one."""
     before, after = _functions(shown), _functions(code)
-    words = set(_NAMED.findall(_QUOTED.sub("", request)))
+    words = set(_NAMED.findall(_NOT_CHANGED.sub("", request)))
     named = [names for names in before if names[-1] in words]
     if len(before) > 1 and named and all(before[one] == after.get(one) for one in named):
         return f"The message names `{named[0][-1]}`, but this answer changes something else."
@@ -82,38 +84,41 @@ def _misplaced(request: str, shown: str, code: str) -> str | None:
         return "A function of the code is missing in this answer."
     if any(request.count(line) < 2 for line in _repeated(code) - _repeated(shown)):
         return "This answer has a line twice."
-    if _named_as_parameter(code) - _named_as_parameter(shown):
+    if _taking_themselves(after) - _taking_themselves(before):
         return "A function and its parameter have the same name in this answer."
     return None
 
 
-def _functions(code: str) -> dict[tuple[str, ...], str]:
-    """The lines of the functions in Python code, by their names and those around them."""
+class _Function(NamedTuple):
+    lines: str
+    parameters: frozenset[str]
+
+
+def _functions(code: str) -> dict[tuple[str, ...], _Function]:
+    """The functions in Python code, by their names and those around them."""
     text = dedent(code).strip()
     lines = text.split("\n")
     return {
-        names: "\n".join(
-            lines[min(one.lineno for one in (node, *node.decorator_list)) - 1 : node.end_lineno]
+        names: _Function(
+            "\n".join(lines[first_line(node) - 1 : node.end_lineno]),
+            frozenset(one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg)),
         )
         for names, node in definitions(parse_python(text))
         if not isinstance(node, ast.ClassDef)
     }
 
 
-def _named_as_parameter(code: str) -> Counter[str]:
-    """Functions outside of classes that have a parameter of their own name."""
-    found = definitions(parse_python(dedent(code).strip()))
-    return Counter(
-        node.name
-        for names, node in found
-        if len(names) == 1
-        and not isinstance(node, ast.ClassDef)
-        and node.name in (one.arg for one in ast.walk(node.args) if isinstance(one, ast.arg))
-    )
+def _taking_themselves(functions: Mapping[tuple[str, ...], _Function]) -> set[str]:
+    """Functions outside of others and of classes that have a parameter of their own name."""
+    return {
+        names[0]
+        for names, one in functions.items()
+        if len(names) == 1 and names[0] in one.parameters
+    }
 
 
 def _repeated(code: str) -> Counter[str]:
-    """The lines right below themselves, but for comments."""
+    """The lines that follow an equal line, but for comments."""
     lines = [line.partition("#")[0].strip() for line in code.split("\n")]
     return Counter(line for line, below in pairwise(lines) if line and line == below)
 

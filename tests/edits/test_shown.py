@@ -86,6 +86,7 @@ TWO = "class A:\n    def f(self, x): return x\n    def g(self, y): return y"
         ("make g async", TWO.replace("def g", "async def g"), None),
         ("make g async", TWO.replace("def f", "async def f"), "names `g`"),
         ("document g", TWO.replace("A:", 'A:\n    "Have f."'), "names `g`"),
+        ("add a method after `g`", f"{TWO}\n    def h(self): pass", None),
         ("rename g to h", TWO.replace("g(", "h("), None),
         ("rename y to z", TWO.partition("\n    def g")[0].replace("x", "z"), "is missing"),
         ("remove g", TWO.partition("\n    def g")[0], None),
