@@ -32,8 +32,8 @@ from akunu_py.tokens import common_prefix_length
 OWN, FORCED = "own", "forced"
 """Which answers are decoded: the model's own, or the reference in their place."""
 
-SAMPLED: Final = frozenset({"novel"})
-"""Workloads whose own answers are sampled, because a small model's greedy prose repeats itself."""
+SAMPLED: Final = frozenset({"novel", "code"})
+"""Workloads whose own answers are sampled, because a small model repeats itself in greedy ones."""
 
 SHOWN_NAMES: Final = {
     "plain": "no drafts",

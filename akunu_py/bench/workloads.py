@@ -2,7 +2,7 @@
 from the standard library, which every machine has.
 
 The library gives six kinds: `edit` asks for code with a name changed, `fill-in` for lines cut out
-of a file, `code` for the body of a function that has begun, `structure` continues the records of a
+of a file, `code` for the rest of a function that has begun, `structure` continues the records of a
 table, `question` asks what a library function does, and `novel` continues prose, where drafts fail.
 They are the same in every run of one Python version; edits, fill-ins and code come from files that
 the bundled model was not trained on.
@@ -321,8 +321,10 @@ def _bodies(library: Mapping[str, str], draw: Random) -> Iterator[Sample]:
     draw.shuffle(bodies)
     while True:
         for before, body in bodies:
-            if len(before) > _PREFIX:
-                yield Sample("code", body, prompt=before[-_PREFIX:])
+            lines = body.splitlines(keepends=True)
+            prompt = before + "".join(lines[:_LEAST_LINES])
+            if len(prompt) > _PREFIX and len(lines) >= 3 * _LEAST_LINES:
+                yield Sample("code", "".join(lines[_LEAST_LINES:]), prompt=prompt[-_PREFIX:])
 
 
 def _structures(_library: Mapping[str, str], draw: Random) -> Iterator[Sample]:

@@ -89,6 +89,9 @@ _MOST_UNREAD: Final = 256
 """Once this many pairs wait, they are read without being asked for, because their hidden states
 take memory."""
 
+_FEW_UNREAD: Final = 8
+"""Of more, all but the last are read on their own: docs/decisions.md has the times."""
+
 
 class HeadCache(HeadPairs):
     """The pairs of one sequence; they are dropped unless the head may be asked (`is_wanted`)."""
@@ -134,7 +137,10 @@ class HeadCache(HeadPairs):
         hidden = self._hidden[0] if len(self._hidden) == 1 else mx.concatenate(self._hidden)
         self.fill(self._start)
         self.pairs.rollback(self._start)
-        states = self._head(mx.array(self._next), hidden[:count], self.pairs)
+        tokens, first = mx.array(self._next), count - 1 if count > _FEW_UNREAD else 0
+        if first:  # of these, only what the cache keeps is computed: their states are dropped
+            self._head(tokens[:first], hidden[:first], self.pairs)
+        states = self._head(tokens[first:], hidden[first:count], self.pairs)
         self._hidden = [hidden[count:]] if len(hidden) > count else []
         self._next, self._start = [], self._start + count
         return states[-1:]

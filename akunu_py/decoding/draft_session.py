@@ -166,8 +166,8 @@ class DraftSession:
     ) -> tuple[Draft, Situation]:
         planner = self._planner
 
-        def goes_on(draft: Draft, next_prob: float) -> bool:
-            return planner.goes_on(draft, next_prob, now, chain)
+        def goes_on(draft: Draft, last: Draft, next_prob: float) -> bool:
+            return planner.goes_on(draft, last, next_prob, now, chain)
 
         drafts = chain.drafts(copy, now.limit, goes_on)
         now = now._replace(guessing_s=chain.draft_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -56,6 +57,11 @@ class Rewrites:
 
     def __bool__(self) -> bool:
         return bool(self._by_first)
+
+    def copy(self) -> Rewrites:
+        other = Rewrites()
+        other._by_first = self._by_first.copy()
+        return other
 
     def at(self, tokens: Sequence[int], position: int) -> Rewrite | None:
         if position >= len(tokens):
@@ -118,6 +124,12 @@ class Alignment:
         self.rewrites = Rewrites()
         self._anchor: Anchor | None = None
         self._edit: tuple[Anchor, Anchor] | None = None
+
+    def copy(self) -> Alignment:
+        """One that moves on by itself, over the same occurrences."""
+        other = copy(self)
+        other.rewrites = self.rewrites.copy()
+        return other
 
     def follow(self, position: int, length: int, *, resumed: Anchor | None = None) -> None:
         """Points at `position`, because the `length` tokens before it agree with the last ones. If

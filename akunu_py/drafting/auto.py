@@ -131,6 +131,18 @@ class AutoDrafter:
             return NO_DRAFT
         return self._draft(source, length, self._steps(candidate, recall), limit)
 
+    def after(self, tokens: Sequence[int], limit: int) -> Draft:
+        """What it would propose if these tokens were emitted; nothing is learnt from them."""
+        occurrences, size = self._occurrences, len(self._occurrences.tokens)
+        kept = self._alignment, self._drafted, self._evidence, self._untried
+        self._alignment, self._untried = self._alignment.copy(), None
+        try:
+            self.extend(tokens)
+            return self.propose(limit)
+        finally:
+            occurrences.truncate(size)
+            self._alignment, self._drafted, self._evidence, self._untried = kept
+
     def feedback(self, draft: Draft, accepted: int) -> None:
         verified = len(draft.tokens)
         if verified == 0 or draft.tokens != self._drafted[:verified]:

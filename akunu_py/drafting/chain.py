@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import NO_DRAFT, Draft
 from akunu_py.tokens import Origin
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ _DOUBTED: Final = 0.4
 _RISE, _FALL = 0.1, 0.3
 _MOST_RISE: Final = 3.0
 """How fast the usual time of a guess follows; a pause counts as at most this many guesses."""
+
+
+CopyAfter = Callable[[Sequence[int], int], Draft]
+"""The copy to draft if some tokens were emitted, of at most some length."""
 
 
 class Guess(NamedTuple):
@@ -68,6 +72,7 @@ class Chain:
 
     def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
         self._guesser = guesser
+        self.copy_after: CopyAfter = lambda *_: NO_DRAFT
         self.name = guesser.name
         self._rates = rates
         self._made: list[tuple[int, Hashable]] = []
@@ -107,39 +112,50 @@ class Chain:
         self._guesser.extend(tokens)
 
     def drafts(
-        self, copy: Draft, limit: int, goes_on: Callable[[Draft, float], bool]
+        self, copy: Draft, limit: int, goes_on: Callable[[Draft, Draft, float], bool]
     ) -> list[Draft]:
-        """The drafts to choose from: the guesses and the copy where they differ, or one draft where
-        they agree. `goes_on` says whether another guess, right with a given probability, is worth
-        its time.
+        """The drafts to choose from: guesses that go on with a copy where there is one, and the
+        given copy if they differ. `goes_on` says whether another guess, right with a given
+        probability, is worth its time, given the guesses and what is drafted without another one.
         """
         tokens, probs = list[int](), list[float]()
-        copied = self._rates.accept_probs(copy)
+        rest = copy = self._with_probs(copy)
         self._made, self.draft_s = [], 0.0
         guess = self._timed(partial(self._guesser.first, limit))
-        agrees, agreed = bool(copy), 0
+        is_copied, agreed = bool(copy), 0
         while guess is not None:
             at = len(tokens)
-            agrees = agrees and at < len(copy) and copy.tokens[at] == guess.token
+            agrees = bool(rest) and rest.tokens[0] == guess.token
+            is_copied = is_copied and agrees
             kind = _kind(self.name, agrees, at, guess.prob)
             prob = self._rates.of(kind)
             self._made.append((guess.token, kind))
             tokens.append(guess.token)
-            probs.append(max(prob, copied[at]) if agrees else prob)
-            at, agreed = at + 1, agreed + agrees
-            next_prob = self.rate(at)
-            is_copied = agrees and at < len(copy) and copied[at] >= next_prob
-            so_far = Draft(tuple(tokens), self.name, accept_probs=tuple(probs))
-            if at >= limit or is_copied or not goes_on(so_far, next_prob):
+            probs.append(max(prob, rest.accept_probs[0]) if agrees else prob)
+            at, agreed = at + 1, agreed + is_copied
+            if agrees and len(rest) > 1:
+                rest = replace(rest, tokens=rest.tokens[1:], accept_probs=rest.accept_probs[1:])
+            else:
+                rest = self._with_probs(self.copy_after(tokens, limit - at))
+            guessed = Draft(tuple(tokens), self.name, accept_probs=tuple(probs))
+            last = replace(
+                copy if is_copied else guessed,
+                tokens=(*tokens, *rest.tokens),
+                accept_probs=(*probs, *rest.accept_probs),
+            )
+            if at >= limit or not goes_on(guessed, last, self.rate(at)):
                 break
             guess = self._timed(partial(self._guesser.after, guess.token))
         if not tokens:
             return [copy]
         self._guesser.stop()
-        if not copy:
-            return [so_far]
-        copy = replace(copy, accept_probs=(*probs[:agreed], *copied[agreed:]))
-        return [copy] if agrees else [so_far, copy]
+        if is_copied or not copy:
+            return [last]
+        copy = replace(copy, accept_probs=(*probs[:agreed], *copy.accept_probs[agreed:]))
+        return [last, copy]
+
+    def _with_probs(self, draft: Draft) -> Draft:
+        return replace(draft, accept_probs=tuple(self._rates.accept_probs(draft)))
 
     def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
         begun = perf_counter()

@@ -23,7 +23,7 @@ _MAX_TOKENS: Final = 4096
 _MAX_CONTEXT: Final = 1 << 40
 _PLAUSIBLE_FACTOR: Final = 5.0
 """A plausible round costs at most this many times as much per token as a round over one token."""
-_PLAUSIBLE_FALL: Final = 0.25
+_PLAUSIBLE_FALL: Final = 0.5
 """The fraction by which a round over more tokens may be faster than one over a single token:
 kernels for one row can be slower, but a larger difference is more likely due to other work."""
 

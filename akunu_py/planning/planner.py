@@ -75,9 +75,11 @@ class Planner(Protocol):
         """Whether a network's guess is worth its time, given the copy."""
         return not copy
 
-    def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
+    def goes_on(
+        self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
+    ) -> bool:
         """Whether another guess is worth its time; `next_prob` is its probability to be right if
-        the draft is."""
+        the draft is. Without it, `last` is drafted, which goes on with the copy if it agrees."""
         return True
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
@@ -120,8 +122,13 @@ class FixedPlanner(Planner):
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         return not copy.accept_probs or copy.accept_probs[0] < chain.rate(0)
 
-    def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
-        return len(draft) < self._num_draft_tokens and self.choose(draft, now) == len(draft)
+    def goes_on(
+        self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
+    ) -> bool:
+        made = len(draft)
+        if any(prob >= next_prob for prob in last.accept_probs[made : made + 1]):
+            return False
+        return made < self._num_draft_tokens and self.choose(draft, now) == made
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
         most = self._num_draft_tokens
@@ -221,19 +228,24 @@ class DraftPlanner:
             guessed.made += 1
         return True
 
-    def goes_on(self, draft: Draft, next_prob: float, now: Situation, chain: Chain) -> bool:
+    def goes_on(
+        self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
+    ) -> bool:
         """Whether some number of further guesses is faster, if all are as likely as the next."""
         made, most = len(draft), min(now.limit, MAX_PLANNED_TOKENS)
         *_, before, expected = expected_tokens(draft.accept_probs)
-        gain, best = expected - before, 0.0
-        costs = self._rounds([0.0] * (1 + most), now)[made:]
-        for length, cost in enumerate(costs, start=made):
-            speed = expected / (cost + length * chain.step_s)
-            if best and speed > best:
-                return True
-            best = best or speed
+        gain, costs = expected - before, self._rounds([0.0] * (1 + most), now)
+        without = expected_tokens(last.accept_probs[:most])
+        guessing_s = made * chain.step_s
+        best = max(
+            tokens / (cost + guessing_s)
+            for tokens, cost in zip(without[made:], costs[made:], strict=False)
+        )
+        for length, cost in enumerate(costs[made + 1 :], start=made + 1):
             gain *= next_prob
             expected += gain
+            if expected > best * (cost + length * chain.step_s):
+                return True
         return False
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:

@@ -149,6 +149,20 @@ def test_feedback_on_another_draft_or_none_is_harmless() -> None:
     assert drafter.propose(4).tokens == tuple(CODE[10:14])
 
 
+def test_it_drafts_after_tokens_as_once_they_are_emitted() -> None:
+    drafter, answer = AutoDrafter(), with_name(NEW)
+    drafter.begin([*with_name((OLD,)), 1, 2])
+    for at in range(0, len(answer) - 4, 4):
+        tokens = answer[at : at + 4]
+        before = drafter.propose(32)
+        foreseen = drafter.after(tokens, 32)
+        assert drafter.propose(32) == before
+        drafter.extend(tokens)
+        now = drafter.propose(32)
+        assert (foreseen.tokens[:4], foreseen.source) == (now.tokens[:4], now.source)
+    assert before, "it copies"
+
+
 def test_an_answer_does_not_begin_with_the_question() -> None:
     """A chat template puts the same token before a question and before its answer."""
     drafter = AutoDrafter()

@@ -58,7 +58,7 @@ def chain_of(*guesses: tuple[int, float]) -> Chain:
 
 
 def drafts(chain: Chain, copy: Draft, most: int) -> list[Draft]:
-    return chain.drafts(copy, 8, lambda draft, _: len(draft) < most)
+    return chain.drafts(copy, 8, lambda draft, *_: len(draft) < most)
 
 
 def test_a_copy_that_the_network_agrees_with_goes_on_and_is_believed() -> None:
@@ -136,7 +136,7 @@ def test_guesses_go_on_as_long_as_they_pay(curve: CostCurve, prob: float) -> Non
     chain.step_s = 0.001
     now = Situation(0, MAX_PLANNED_TOKENS)
     every = (Draft((0,) * length, accept_probs=(prob,) * length) for length in count(1))
-    made = len(next(one for one in every if not planner.goes_on(one, prob, now, chain)))
+    made = len(next(one for one in every if not planner.goes_on(one, one, prob, now, chain)))
     expected = expected_tokens([prob] * MAX_PLANNED_TOKENS)
     speeds = [
         expected[length] / (curve.verify_s(1 + length, 0) + length * chain.step_s)
@@ -197,5 +197,26 @@ def test_a_network_that_is_seldom_right_is_not_asked_whether_a_copy_is() -> None
 def test_a_fixed_number_makes_no_guess_that_it_would_drop() -> None:
     planner, chain = FixedPlanner(16), chain_of()
     sure, doubtful = (Draft((1,), accept_probs=(prob,)) for prob in (0.9, 0.05))
-    assert planner.goes_on(sure, 0.5, NOW, chain)
-    assert not planner.goes_on(doubtful, 0.5, NOW, chain)
+    assert planner.goes_on(sure, sure, 0.5, NOW, chain)
+    assert not planner.goes_on(doubtful, doubtful, 0.5, NOW, chain)
+
+
+def test_guesses_go_on_with_the_copy_that_they_lead_to() -> None:
+    chain = chain_of((7, 0.9), (8, 0.9))
+    chain.copy_after = lambda _, limit: replace(COPY, tokens=(3, 4, 5, 6)[:limit])
+    (draft,) = drafts(chain, NO_DRAFT, most=1)
+    assert (draft.tokens, draft.origin) == ((7, 3, 4, 5, 6), Origin.HEAD)
+    assert draft.accept_probs[1:] == COPY.accept_probs
+    chain.copy_after = lambda tokens, _: NO_DRAFT if 8 in tokens else COPY
+    guessed, copied = drafts(chain, COPY, most=2)
+    assert (guessed.tokens, copied.tokens) == ((7, 8), COPY.tokens)
+
+
+@pytest.mark.parametrize("curve", [FLAT, STEPS])
+def test_no_guess_confirms_what_a_likely_copy_has_anyway(curve: CostCurve) -> None:
+    planner, chain = DraftPlanner(curve), chain_of()
+    chain.step_s = 0.001
+    guessed, now = Draft((1,), accept_probs=(0.95,)), Situation(0, MAX_PLANNED_TOKENS)
+    assert planner.goes_on(guessed, guessed, 0.97, now, chain)
+    copied = Draft((1,) * 20, accept_probs=(0.95,) * 20)
+    assert not planner.goes_on(guessed, copied, 0.97, now, chain)
