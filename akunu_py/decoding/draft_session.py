@@ -13,6 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from akunu_py.drafting.auto import AutoDrafter
 from akunu_py.drafting.base import FORCED, NO_DRAFT, Draft, Drafter, NoDrafter
 from akunu_py.drafting.chain import Chain
 from akunu_py.planning.planner import FixedPlanner, Planner, Situation
@@ -104,6 +105,8 @@ class DraftSession:
         self._trimmer = trimmer or DraftTrimmer()
         self._constraint = constraint
         self.chain = chain
+        if chain is not None and isinstance(drafter, AutoDrafter):
+            chain.copy_after = drafter.after
         self.may_guess = True
         self._unread: list[int] = []  # emitted tokens that the drafter does not have yet
 

@@ -92,8 +92,6 @@ class SpeculationState:
         try:
             drafter = self._borrow_drafter(options, sampler, fills_gap, loans)
             chain = self._borrow_chain(options, sampler, prompt, fills_gap, loans)
-            if chain is not None and isinstance(drafter, AutoDrafter):
-                chain.copy_after = drafter.after
         except BaseException:
             loans.close()
             raise
