@@ -94,8 +94,10 @@ class AutoDrafter:
             self.keeper.keep(Occurrences(old[max(0, shared - MAX_COMPARED) :]))
         self._alignment = Alignment(self._occurrences)
         self._answer_start = len(self._occurrences.tokens)
+        # The last draft, and the last one `after` others: the bucket and odds of each token.
         self._drafted: tuple[int, ...] = ()
-        self._evidence: list[tuple[int, float]] = []  # the bucket and the odds of each token
+        self._evidence: list[tuple[int, float]] = []
+        self._foreseen: tuple[int, tuple[int, ...], list[tuple[int, float]]] = 0, (), []
         self._untried: tuple[int, float, int] | None = None
 
     def end(self) -> None:
@@ -138,19 +140,23 @@ class AutoDrafter:
         self._alignment, self._untried = self._alignment.copy(), None
         try:
             self.extend(tokens)
-            return self.propose(limit)
+            draft = self.propose(limit)
+            self._foreseen = len(tokens), (*tokens, *draft.tokens), self._evidence
+            return draft
         finally:
             occurrences.truncate(size)
             self._alignment, self._drafted, self._evidence, self._untried = kept
 
     def feedback(self, draft: Draft, accepted: int) -> None:
         verified = len(draft.tokens)
-        if verified == 0 or draft.tokens != self._drafted[:verified]:
-            return
-        self._untried = None
-        for position in range(min(accepted + 1, verified)):
-            where, odds = self._evidence[position]
-            self._rates.learn(where, position < accepted, odds)
+        own = 0, self._drafted, self._evidence
+        for before, drafted, evidence in (own, self._foreseen):
+            if verified > before and draft.tokens == drafted[:verified]:
+                self._untried = None
+                for position in range(before, min(accepted + 1, verified)):
+                    where, odds = evidence[position - before]
+                    self._rates.learn(where, position < accepted, odds)
+                return
 
     def _best_candidate(self) -> _Candidate | None:
         alignment = self._alignment
