@@ -148,9 +148,9 @@ def _align(given: list[int], answer: list[int]) -> Alignment:
         source[begin:end] = _quoted(given, answer[begin:end], matcher)
     for tag, begin, end, _, _ in changes:
         if tag == "equal" and begin and end < len(answer) and source[begin - 1] != NOWHERE:
-            quoted = np.arange(source[begin - 1] + 1, source[end])
-            if len(quoted) == end - begin:  # a part that both names have, such as `_`
-                source[begin:end] = quoted
+            quoted = range(source[begin - 1] + 1, source[end])
+            if [given[one] for one in quoted] == answer[begin:end]:
+                source[begin:end] = quoted  # a part that both names have, such as `_`
     start = np.full(len(given) + 1, NOWHERE)
     for first, last in _named(given, changes):
         start[last + 1] = first

@@ -1,7 +1,7 @@
 """Where an answer stands in what it was given, as the guided attention is told."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from models.training.batches import align_repeated, repeated
@@ -55,6 +55,7 @@ def test_what_a_request_quotes_leads_from_its_end_to_its_begin_and_an_answer_to_
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.lists(st.booleans(), max_size=60))
+@example([0, 0, 1, 2, 0, 1, 0, 0], [False, False, True, False, False, True, True, True])
 def test_a_source_is_earlier_and_holds_the_same_token(ids: list[int], flags: list[bool]) -> None:
     length = min(len(ids), len(flags))
     tokens, learned = np.array(ids[:length], int), np.array(flags[:length], bool)
