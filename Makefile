@@ -89,7 +89,7 @@ bench: $(VENV)/.dev ## every measurement, into benchmarks/results/ (about four h
 	$(BENCH).random_model $(WORK)/m109
 	$(BENCH).records speedup --name speedup_109m --model $(WORK)/m109 --workloads edit question novel --answers forced --prompts 3 --rounds 2 --drafter auto --num-draft-tokens auto  # 15 min
 	$(BENCH).records speedup --answers own --drafter auto copies head --num-draft-tokens auto --prompts 6 --rounds 6  # 20 min
-	$(BENCH).records speedup --name speedup_forced --answers forced --drafter auto copies --num-draft-tokens auto --prompts 6 --rounds 3  # 10 min
+	$(BENCH).records speedup --name speedup_forced --answers forced --drafter auto copies --num-draft-tokens auto --prompts 6 --rounds 2  # 8 min
 ifneq ($(DATA),)
 	$(BENCH).seeds --text $(DATA)/tinyshakespeare/input.txt --plot benchmarks/results/seeds.svg > benchmarks/results/seeds.md  # 10 min
 	$(BENCH).project_memory --data $(DATA) --fit  # 15 min
