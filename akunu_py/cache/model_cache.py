@@ -90,7 +90,8 @@ _MOST_UNREAD: Final = 256
 take memory."""
 
 _FEW_UNREAD: Final = 8
-"""Of more, all but the last are read on their own: docs/decisions.md has the times."""
+"""If more pairs wait, the states of all but the last are not computed. That takes a second pass,
+which is slower for few pairs; docs/decisions.md has the times."""
 
 
 class HeadCache(HeadPairs):
@@ -138,7 +139,7 @@ class HeadCache(HeadPairs):
         self.fill(self._start)
         self.pairs.rollback(self._start)
         tokens, first = mx.array(self._next), count - 1 if count > _FEW_UNREAD else 0
-        if first:  # of these, only what the cache keeps is computed: their states are dropped
+        if first:  # lazy: as their states are dropped, only what the cache keeps is computed
             self._head(tokens[:first], hidden[:first], self.pairs)
         states = self._head(tokens[first:], hidden[first:count], self.pairs)
         self._hidden = [hidden[count:]] if len(hidden) > count else []

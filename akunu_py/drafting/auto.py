@@ -94,7 +94,8 @@ class AutoDrafter:
             self.keeper.keep(Occurrences(old[max(0, shared - MAX_COMPARED) :]))
         self._alignment = Alignment(self._occurrences)
         self._answer_start = len(self._occurrences.tokens)
-        # The last draft, and the last one `after` others: the bucket and odds of each token.
+        # The tokens of the last draft, and for each its bucket and odds. The same for the last
+        # draft after guesses, whose number comes first.
         self._drafted: tuple[int, ...] = ()
         self._evidence: list[tuple[int, float]] = []
         self._foreseen: tuple[int, tuple[int, ...], list[tuple[int, float]]] = 0, (), []
@@ -134,7 +135,8 @@ class AutoDrafter:
         return self._draft(source, length, self._steps(candidate, recall), limit)
 
     def after(self, tokens: Sequence[int], limit: int) -> Draft:
-        """What it would propose if these tokens were emitted; nothing is learnt from them."""
+        """The draft that it would propose if these tokens were emitted; it learns nothing from
+        them."""
         occurrences, size = self._occurrences, len(self._occurrences.tokens)
         kept = self._alignment, self._drafted, self._evidence, self._untried
         self._alignment, self._untried = self._alignment.copy(), None
@@ -152,7 +154,8 @@ class AutoDrafter:
         own = 0, self._drafted, self._evidence
         for before, drafted, evidence in (own, self._foreseen):
             if verified > before and draft.tokens == drafted[:verified]:
-                self._untried = None
+                if not before:
+                    self._untried = None
                 for position in range(before, min(accepted + 1, verified)):
                     where, odds = evidence[position - before]
                     self._rates.learn(where, position < accepted, odds)

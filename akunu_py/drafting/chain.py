@@ -1,7 +1,8 @@
 """Chain: drafts token by token with a network, the model's own head or a second, smaller model.
 
 Each guess takes time, so the planner decides whether to ask, and how far to go. If the network
-guesses the copied token, the copy is likelier to be right, and the draft continues with it.
+guesses the copied token, the copy is likelier to be right, and the draft continues with it; it also
+continues with the copy that the drafter would make after the guesses.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Planner(Protocol):
         self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
     ) -> bool:
         """Whether another guess is worth its time; `next_prob` is its probability to be right if
-        the draft is. Without it, `last` is drafted, which goes on with the copy if it agrees."""
+        the draft is. Without it, the round may verify `last`: the draft and the copy after it."""
         return True
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:

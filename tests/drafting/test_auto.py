@@ -163,6 +163,22 @@ def test_it_drafts_after_tokens_as_once_they_are_emitted() -> None:
     assert before, "it copies"
 
 
+@pytest.mark.parametrize("is_right", [True, False])
+def test_copies_after_guesses_are_learnt_from(is_right: bool) -> None:
+    drafter, guess = AutoDrafter(), 9
+    drafter.begin([*CODE, 1, 2])
+    tokens = [guess, *CODE[:3]]
+
+    def foreseen() -> float:
+        return next(iter(drafter.after(tokens, 8).accept_probs), 0.0)
+
+    before = foreseen()
+    for _ in range(20):
+        verified = Draft((*tokens, *drafter.after(tokens, 8).tokens), "head")
+        drafter.feedback(verified, len(verified) if is_right else len(tokens))
+    assert (foreseen() > before) == is_right
+
+
 def test_an_answer_does_not_begin_with_the_question() -> None:
     """A chat template puts the same token before a question and before its answer."""
     drafter = AutoDrafter()

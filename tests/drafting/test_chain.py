@@ -199,6 +199,8 @@ def test_a_fixed_number_makes_no_guess_that_it_would_drop() -> None:
     sure, doubtful = (Draft((1,), accept_probs=(prob,)) for prob in (0.9, 0.05))
     assert planner.goes_on(sure, sure, 0.5, NOW, chain)
     assert not planner.goes_on(doubtful, doubtful, 0.5, NOW, chain)
+    copied = replace(sure, tokens=(1, 2), accept_probs=(0.9, 0.6))
+    assert not planner.goes_on(sure, copied, 0.5, NOW, chain), "the copy is likelier than a guess"
 
 
 def test_guesses_go_on_with_the_copy_that_they_lead_to() -> None:

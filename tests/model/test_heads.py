@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from akunu_py.cache.model_cache import HeadCache
 from akunu_py.errors import InvalidRequestError, ModelLoadError
 from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target
@@ -56,6 +57,12 @@ def assert_computes(model: TargetModel, case: Case, head: Weights) -> None:
     assert is_close(own, states)
     cache.rollback(7)
     assert is_close(model.head(mx.array(TOKENS[8:9]), hidden[7:8], cache), states[7:8])
+
+    waiting = HeadCache(model.head, model.head.make_cache(32))
+    waiting.note(hidden[:-1], TOKENS, 0)
+    read = waiting.read()
+    assert read is not None
+    assert is_close(read, states[-1:])
 
     (matrix,) = (
         weight
