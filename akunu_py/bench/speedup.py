@@ -33,7 +33,7 @@ OWN, FORCED = "own", "forced"
 """Which answers are decoded: the model's own, or the reference in their place."""
 
 SAMPLED: Final = frozenset({"novel", "code"})
-"""Workloads whose own answers are sampled, because a small model's greedy ones repeat."""
+"""Workloads whose own answers are sampled: a small model's greedy ones repeat themselves."""
 
 SHOWN_NAMES: Final = {
     "plain": "no drafts",

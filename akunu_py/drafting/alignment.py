@@ -126,7 +126,7 @@ class Alignment:
         self._edit: tuple[Anchor, Anchor] | None = None
 
     def copy(self) -> Alignment:
-        """One that moves on by itself, over the same occurrences."""
+        """A copy that advances on its own, over the same occurrences."""
         other = copy(self)
         other.rewrites = self.rewrites.copy()
         return other

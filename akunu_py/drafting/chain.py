@@ -116,8 +116,8 @@ class Chain:
         self, copy: Draft, limit: int, goes_on: Callable[[Draft, Draft, float], bool]
     ) -> list[Draft]:
         """The drafts to choose from: guesses that go on with a copy where there is one, and the
-        given copy if they differ. `goes_on` says whether another guess, right with a given
-        probability, is worth its time, given the guesses and what is drafted without another one.
+        given copy if they differ. `goes_on` takes the guesses, the draft that they make with the
+        copy after them, and how likely another guess is right; it says whether to make it.
         """
         tokens, probs = list[int](), list[float]()
         rest = copy = self._with_probs(copy)

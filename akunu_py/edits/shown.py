@@ -109,7 +109,7 @@ def _functions(code: str) -> dict[tuple[str, ...], _Function]:
 
 
 def _taking_themselves(functions: Mapping[tuple[str, ...], _Function]) -> set[str]:
-    """Functions outside of others and of classes that have a parameter of their own name."""
+    """The outermost functions that have a parameter of their own name."""
     return {
         names[0]
         for names, one in functions.items()
