@@ -18,7 +18,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
-from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, PipelineGain, Probes
+from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, Pace, PipelineGain, Probes
 from akunu_py.rounds import Round
 
 PROPOSAL_SHARE: Final = 0.02
@@ -167,6 +167,8 @@ class DraftPlanner:
         self._context = 0
         self._after_step = False
         self._guess_gains: dict[str, GuessGain] = {}
+        self._pace = Pace()
+        self._planned_s = 0.0  # of the next round and its guesses; 0 if nothing was proposed
         self.saving = 0.0
 
     @property
@@ -200,7 +202,10 @@ class DraftPlanner:
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Compares the copy alone with a guess, which the copy continues if it agrees, and which is
-        drafted in its place if not. If no copy is certain, guesses are tried now and then."""
+        drafted in its place if not. If no copy is certain, guesses are tried now and then.
+
+        A guess must be worth its time at the pace of the text, not of this round: the next rounds
+        may emit the same tokens in less time, from a copy."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
@@ -210,8 +215,10 @@ class DraftPlanner:
             first = 1.0 + chain.rate(0)
             guessed = GuessGain(first, (rounds[0] + chain.step_s) / step)
             self._guess_gains[chain.name] = guessed
-        alone = max(1.0 / step, *map(truediv, expected[1:], rounds))
-        length = 1 + max(range(len(rounds)), key=lambda at: expected[at + 1] / rounds[at])
+        worth = self._pace.token_s(step)
+        gains = [tokens * worth - cost for tokens, cost in zip(expected[1:], rounds, strict=True)]
+        alone = max(worth - step, *gains)
+        length = 1 + gains.index(max(gains))
         copied = probs[0] if probs else 0.0
         tokens, seconds = guessed.tokens, guessed.steps * step
         if copied:
@@ -219,7 +226,7 @@ class DraftPlanner:
             both = 2.0 + (expected[length] - expected[1]) / copied
             tokens += agreed * (both - tokens)
             seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
-        self.saving = 1.0 - alone * seconds / tokens
+        self.saving = (tokens * worth - seconds - alone) / (tokens * step)
         if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.step_s)):
             return False
         if now.pipelined:
@@ -236,24 +243,27 @@ class DraftPlanner:
         *_, before, expected = expected_tokens(draft.accept_probs)
         gain, costs = expected - before, self._rounds([0.0] * (1 + most), now)
         without = expected_tokens(last.accept_probs[:most])
-        guessing_s = made * chain.step_s
+        worth = self._pace.token_s(self._costs.decode_s(now.context))
         best = max(
-            tokens / (cost + guessing_s)
+            tokens * worth - cost - made * chain.step_s
             for tokens, cost in zip(without[made:], costs[made:], strict=False)
         )
         for length, cost in enumerate(costs[made + 1 :], start=made + 1):
             gain *= next_prob
             expected += gain
-            if expected > best * (cost + length * chain.step_s):
+            if expected * worth - cost - length * chain.step_s > best:
                 return True
         return False
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
-        def speed(draft: Draft) -> float:
-            expected = expected_tokens(self._rates.accept_probs(draft)[:MAX_PLANNED_TOKENS])
-            return max(map(truediv, expected, self._rounds(expected, now)), default=0.0)
+        worth = self._pace.token_s(self._costs.decode_s(now.context))
 
-        return max(drafts, key=speed)
+        def gain(draft: Draft) -> float:
+            expected = expected_tokens(self._rates.accept_probs(draft)[:MAX_PLANNED_TOKENS])
+            costs = self._rounds(expected, now)
+            return max(tokens * worth - cost for tokens, cost in zip(expected, costs, strict=True))
+
+        return max(drafts, key=gain)
 
     def choose(self, draft: Draft, now: Situation) -> int:
         limit = min(now.limit, len(draft.tokens), MAX_PLANNED_TOKENS)
@@ -271,9 +281,9 @@ class DraftPlanner:
         costs = (cost + refill for cost in rounds)
         speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
+        self._planned_s = (rounds[length - 1] if length else alone) + now.guessing_s
         if (guessed := self._guess_gains.get(draft.source)) is not None and not now.pipelined:
-            spent = (rounds[length - 1] if length else alone) + now.guessing_s
-            guessed.learn(expected[length], spent / step)
+            guessed.learn(expected[length], self._planned_s / step)
         self.saving = 1.0 - plain / speeds[length]
         rows = now.replayed + 1
         doubts = self._costs.doubts(now.context, rows + length if length else 0)
@@ -298,6 +308,9 @@ class DraftPlanner:
         self._context = outcome.context
         self._replays |= outcome.replayed > 0
         self._declined.follow(outcome.tokens)
+        planned_s = self._planned_s or self._costs.decode_s(outcome.context)
+        self._pace.learn(len(outcome.tokens), planned_s)
+        self._planned_s = 0.0
         if outcome.draft:
             self._rates.learn_draft(outcome.draft, outcome.accepted)
         self._probes.earn(outcome.seconds or self._costs.decode_s(outcome.context))

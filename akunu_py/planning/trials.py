@@ -1,5 +1,5 @@
 """How a planner learns about what it does not choose: declined drafts, lengths tried to learn their
-cost, pipelines ended for a draft, and trial guesses.
+cost, pipelines ended for a draft, and trial guesses; and at what pace the text goes on.
 """
 
 from __future__ import annotations
@@ -75,6 +75,21 @@ class GuessGain:
         rate = max(RATE, 1.0 / (1 + self.learnt))
         self.tokens += rate * (tokens - self.tokens)
         self.steps += rate * (steps - self.steps)
+
+
+class Pace:
+    """What a token takes on average in recent rounds, and so what one more is worth."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+
+    def learn(self, tokens: int, seconds: float) -> None:
+        self._tokens += RATE * (tokens - self._tokens)
+        self._seconds += RATE * (seconds - self._seconds)
+
+    def token_s(self, step_s: float) -> float:
+        """At most the time of a single step, which takes `step_s`."""
+        return min(step_s, self._seconds / self._tokens) if self._tokens else step_s
 
 
 class DeclinedDraft:

@@ -15,6 +15,7 @@ from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
 from akunu_py.planning.theory import expected_tokens
 from akunu_py.planning.trials import PROBE_AFTER
+from akunu_py.rounds import Round
 from akunu_py.tokens import Origin
 from tests.planning.curves import FLAT, LINEAR
 
@@ -55,6 +56,13 @@ class Told(Guesser):
 
 def chain_of(*guesses: tuple[int, float]) -> Chain:
     return Chain(Told(*guesses), AcceptanceRates(chain_priors()))
+
+
+def emit(planner: DraftPlanner, draft: Draft, accepted: int) -> None:
+    """Lets it learn from many rounds of which so many tokens are accepted."""
+    for _ in range(60):
+        planner.choose(draft, NOW._replace(limit=MAX_PLANNED_TOKENS))
+        planner.observe(Round((0,) * (1 + accepted), draft, accepted))
 
 
 def drafts(chain: Chain, copy: Draft, most: int) -> list[Draft]:
@@ -131,18 +139,32 @@ def test_later_guesses_are_believed_again_when_first_ones_are() -> None:
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPS])
 @pytest.mark.parametrize("prob", [0.3, 0.7, 0.97])
 def test_guesses_go_on_as_long_as_they_pay(curve: CostCurve, prob: float) -> None:
-    """As many are made as are fastest, and none beyond the first where that is."""
+    """As many are made as gain most, and none beyond the first where that is. No text has shown a
+    pace yet, so a token is worth a step."""
     planner, chain = DraftPlanner(curve), chain_of()
     chain.step_s = 0.001
     now = Situation(0, MAX_PLANNED_TOKENS)
     every = (Draft((0,) * length, accept_probs=(prob,) * length) for length in count(1))
     made = len(next(one for one in every if not planner.goes_on(one, one, prob, now, chain)))
     expected = expected_tokens([prob] * MAX_PLANNED_TOKENS)
-    speeds = [
-        expected[length] / (curve.verify_s(1 + length, 0) + length * chain.step_s)
+    gains = [
+        expected[length] * curve.decode_s(0) - curve.verify_s(1 + length, 0) - length * 0.001
         for length in range(1, MAX_PLANNED_TOKENS + 1)
     ]
-    assert speeds[made - 1] == pytest.approx(max(speeds))
+    assert gains[made - 1] == pytest.approx(max(gains))
+
+
+def test_a_guess_is_worth_less_where_tokens_come_fast() -> None:
+    """Rounds with long copies would have emitted its token, too, and in less time."""
+    planner, chain = DraftPlanner(FLAT), chain_of()
+    doubted = replace(COPY, accept_probs=(0.5,) * 4)
+    chain.step_s = 0.2 * FLAT.decode_s(0)
+    guessed = Draft((1,), accept_probs=(0.8,))
+    long = Draft((0,) * 16, accept_probs=(0.95,) * 16)
+    for draft, pays in ((long, False), (NO_DRAFT, True)):
+        emit(planner, draft, len(draft))
+        assert planner.goes_on(guessed, guessed, 0.8, NOW, chain) is pays
+        assert planner.should_guess(doubted, NOW, chain) is pays
 
 
 def test_guesses_that_do_not_pay_are_tried_now_and_then_without_a_step_in_flight() -> None:
@@ -221,4 +243,5 @@ def test_no_guess_confirms_what_a_likely_copy_has_anyway(curve: CostCurve) -> No
     guessed, now = Draft((1,), accept_probs=(0.95,)), Situation(0, MAX_PLANNED_TOKENS)
     assert planner.goes_on(guessed, guessed, 0.97, now, chain)
     copied = Draft((1,) * 20, accept_probs=(0.95,) * 20)
+    emit(planner, copied, 12)
     assert not planner.goes_on(guessed, copied, 0.97, now, chain)
