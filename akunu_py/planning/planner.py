@@ -202,10 +202,7 @@ class DraftPlanner:
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Compares the copy alone with a guess, which the copy continues if it agrees, and which is
-        drafted in its place if not. If no copy is certain, guesses are tried now and then.
-
-        A guess must be worth its time at the pace of the text, not of this round: the next rounds
-        may emit the same tokens in less time, from a copy."""
+        drafted in its place if not. If no copy is certain, guesses are tried now and then."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
@@ -215,10 +212,10 @@ class DraftPlanner:
             first = 1.0 + chain.rate(0)
             guessed = GuessGain(first, (rounds[0] + chain.step_s) / step)
             self._guess_gains[chain.name] = guessed
-        worth = self._pace.token_s(step)
-        gains = [tokens * worth - cost for tokens, cost in zip(expected[1:], rounds, strict=True)]
-        alone = max(worth - step, *gains)
-        length = 1 + gains.index(max(gains))
+        copies = [(1.0, step), *zip(expected[1:], rounds, strict=True)]
+        worth = self._worth(copies, step)
+        gains = [tokens * worth - cost for tokens, cost in copies]
+        length = gains.index(max(gains[1:]), 1)
         copied = probs[0] if probs else 0.0
         tokens, seconds = guessed.tokens, guessed.steps * step
         if copied:
@@ -226,7 +223,7 @@ class DraftPlanner:
             both = 2.0 + (expected[length] - expected[1]) / copied
             tokens += agreed * (both - tokens)
             seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
-        self.saving = (tokens * worth - seconds - alone) / (tokens * step)
+        self.saving = (tokens * worth - seconds - max(gains)) / (tokens * step)
         if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.step_s)):
             return False
         if now.pipelined:
@@ -243,11 +240,12 @@ class DraftPlanner:
         *_, before, expected = expected_tokens(draft.accept_probs)
         gain, costs = expected - before, self._rounds([0.0] * (1 + most), now)
         without = expected_tokens(last.accept_probs[:most])
-        worth = self._pace.token_s(self._costs.decode_s(now.context))
-        best = max(
-            tokens * worth - cost - made * chain.step_s
+        copies = [
+            (tokens, cost + made * chain.step_s)
             for tokens, cost in zip(without[made:], costs[made:], strict=False)
-        )
+        ]
+        worth = self._worth(copies, self._costs.decode_s(now.context))
+        best = max(tokens * worth - seconds for tokens, seconds in copies)
         for length, cost in enumerate(costs[made + 1 :], start=made + 1):
             gain *= next_prob
             expected += gain
@@ -256,14 +254,11 @@ class DraftPlanner:
         return False
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
-        worth = self._pace.token_s(self._costs.decode_s(now.context))
-
-        def gain(draft: Draft) -> float:
+        def speed(draft: Draft) -> float:
             expected = expected_tokens(self._rates.accept_probs(draft)[:MAX_PLANNED_TOKENS])
-            costs = self._rounds(expected, now)
-            return max(tokens * worth - cost for tokens, cost in zip(expected, costs, strict=True))
+            return max(map(truediv, expected, self._rounds(expected, now)), default=0.0)
 
-        return max(drafts, key=gain)
+        return max(drafts, key=speed)
 
     def choose(self, draft: Draft, now: Situation) -> int:
         limit = min(now.limit, len(draft.tokens), MAX_PLANNED_TOKENS)
@@ -317,6 +312,12 @@ class DraftPlanner:
         if outcome.seconds is not None:
             rows = 0 if outcome.pipelined else outcome.replayed + 1 + len(outcome.draft)
             self._costs.observe(rows, outcome.seconds, outcome.context)
+
+    def _worth(self, rounds: Sequence[tuple[float, float]], step_s: float) -> float:
+        """What one more token is worth in seconds, beside the rounds that are possible anyway, with
+        their tokens and seconds. The next rounds may be as slow as the best of these, or emit the
+        token at the pace of the text, perhaps from a copy; so it is the mean of both."""
+        return 0.5 * (self._pace.token_s(step_s) + min(cost / tokens for tokens, cost in rounds))
 
     def _rounds(self, expected: Sequence[float], now: Situation) -> list[float]:
         context, replayed = now.context, now.replayed

@@ -78,7 +78,7 @@ class GuessGain:
 
 
 class Pace:
-    """What a token takes on average in recent rounds, and so what one more is worth."""
+    """How long a token takes on average in recent rounds."""
 
     def __init__(self) -> None:
         self._tokens = self._seconds = 0.0
