@@ -4,10 +4,11 @@
     python -m benchmarks.heads acceptance              [--quick]
     python -m benchmarks.heads draft_model             [--quick]
 
-`simulation`: on Apple's chips, by how often guesses are right. Recorded answers are replayed in the
-shipped loop with published costs of forward passes, and with a head that is right with a
-probability which it roughly knows itself: mostly it is nearly sure or nearly lost, as heads are. A
-guess costs a share of a step. Nothing is measured.
+`simulation`: on Apple's chips and a CPU. Recorded answers are replayed in the shipped loop with
+published costs of forward passes, and with a head that is right with a probability which it roughly
+knows itself: mostly it is nearly sure or nearly lost, as heads are. Then the bundled model's own
+answers are replayed with what its head guesses in them. A guess costs a share of a step. Nothing is
+measured.
 
 `acceptance`: how often the bundled model's head is right, by depth and kind of text, on packages
 that neither the model nor its head has seen. Every round drafts as many tokens as are compared.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from itertools import product
@@ -33,28 +34,31 @@ from typing import Any, Final
 import akunu_py
 from akunu_py.bench.contestants import ForcedSampler
 from akunu_py.bench.measurement import Spread, describe_machine, machine_line
-from akunu_py.bench.replay import KnownAnswer, ReplayCase
 from akunu_py.bench.workloads import encode_samples
 from akunu_py.calibration.cost_store import published_curves
 from akunu_py.calibration.measure import measure_cost_curve
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, run_alone
-from akunu_py.decoding.target import ModelTarget
 from akunu_py.drafting.acceptance import AcceptanceRates, priors
 from akunu_py.drafting.auto import AutoDrafter
-from akunu_py.drafting.base import Draft, Drafter, NoDrafter
-from akunu_py.drafting.chain import Chain, Guess, Guesser, chain_priors
+from akunu_py.drafting.base import Drafter, NoDrafter
+from akunu_py.drafting.chain import chain_priors
 from akunu_py.drafting.guessing import DraftModel, HeadGuesser
 from akunu_py.engine import Engine
-from akunu_py.model.loading import load_tokenizer
-from akunu_py.model.target_model import TargetModel
 from akunu_py.options import MAX_PLANNED_TOKENS, Options, Sampling
 from akunu_py.planning.cost_curve import CostCurve
-from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
-from akunu_py.rounds import Round
+from akunu_py.planning.planner import DraftPlanner
 from akunu_py.sampling.sampler import Sampler
 from akunu_py.sequence import Sequence as Requested
-from akunu_py.tokens import Origin
+from benchmarks.known_guesses import (
+    EveryGuess,
+    Known,
+    SimulatedChain,
+    SimulatedHead,
+    TimedAnswer,
+    guessed_rounds,
+    own_answers,
+)
 from benchmarks.random_model import random_target
 from benchmarks.records import (
     markdown_table,
@@ -74,8 +78,6 @@ SHARES: Final = {"27B": 0.06, "9B": 0.14, "35B-A3B": 0.35}
 """What a guess costs, in steps: a layer and an output matrix of 248,000 tokens, of models with
 dense layers and of one with experts."""
 CONTESTANTS: Final = ("copies", "head", "both")
-_SPREAD: Final = 1.2
-_NOISE: Final = 0.1
 
 DEPTHS: Final = 4
 MOST_TOKENS: Final = 96
@@ -98,98 +100,28 @@ DRAFT: Final = {
 }  # fmt: skip
 
 
-class SimulatedHead(Guesser):
-    """Knows the answer, and guesses it with a probability that is drawn for each position."""
-
-    name = Origin.HEAD
-
-    def __init__(self, right: float, seed: int) -> None:
-        self._right = right
-        self._seed = seed
-        self._answer: Sequence[int] = ()
-
-    def know(self, case: ReplayCase) -> None:
-        self._answer = case.reference
-
-    def begin(self, prompt: Sequence[int], read: object = None) -> None:
-        self._emitted = self._guessed = 0
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        self._emitted += len(tokens)
-
-    def first(self, limit: int) -> Guess | None:
-        self._guessed = 0
-        return self._guess()
-
-    def after(self, token: int) -> Guess | None:
-        return self._guess()
-
-    def stop(self) -> None:
-        """Nothing is kept."""
-
-    def _guess(self) -> Guess | None:
-        at = self._emitted + self._guessed
-        self._guessed += 1
-        if at >= len(self._answer):
-            return None
-        draw = Random(f"{self._seed} {at} {len(self._answer)}")
-        prob = draw.betavariate(_SPREAD * self._right, _SPREAD * (1.0 - self._right))
-        is_right = draw.random() < prob
-        told = max(0.0, min(1.0, draw.gauss(prob, _NOISE)))
-        return Guess(self._answer[at] if is_right else self._answer[at] ^ 1, told)
-
-
-class SimulatedChain(Chain):
-    """Guesses that take the same time each."""
-
-    def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
-        self.spent_s += self.step_s
-        self.draft_s += self.step_s
-        return guess()
-
-
-class TimedAnswer(KnownAnswer):
-    """A known answer whose rounds take longer by the guesses before them."""
-
-    def __init__(self, case: ReplayCase, curve: CostCurve, chain: Chain | None) -> None:
-        super().__init__(case, curve, MAX_PLANNED_TOKENS)
-        self._chain = chain
-        self.total_s = 0.0
-
-    def read(self, pending: Round) -> Round:
-        outcome = super().read(pending)
-        assert outcome.seconds is not None
-        if self._chain is not None:
-            outcome.seconds += self._chain.spent_s
-        self.total_s += outcome.seconds
-        return outcome
-
-
 @dataclass(frozen=True)
 class Cell:
-    """A set of requests, a chip, a head and what drafts; `speedup` is over plain decoding."""
+    """A set of requests, a column of its table, a chip, a head and what drafts; `speedup` is over
+    plain decoding."""
 
     chosen: str
+    column: str
     chip: str
     size: str
-    right: float
     contestant: str
     speedup: float
 
 
-def replayed(
-    cases: Sequence[ReplayCase], curve: CostCurve, share: float, right: float, contestant: str
-) -> float:
+def speedup_of(cases: Sequence[Known], curve: CostCurve, share: float, contestant: str) -> float:
     """The speedup over plain decoding."""
     rates = AcceptanceRates(priors() | chain_priors())
     planner = DraftPlanner(curve, rates)
     copies: Drafter = NoDrafter() if contestant == "head" else AutoDrafter(rates=rates)
     spent = plain = 0.0
-    for number, case in enumerate(cases):
+    for case, head in cases:
         chain = None
         if contestant != "copies":
-            head = SimulatedHead(right, number)
-            head.know(case)
             step = curve.decode_s(len(case.prompt))
             chain = SimulatedChain(head, rates, step_s=share * step)
         session = DraftSession(
@@ -210,98 +142,93 @@ def replayed(
     return plain / spent
 
 
-def cells(sets: dict[str, list[ReplayCase]], chips: Sequence[str]) -> Iterator[Cell]:
+def cells(sets: Mapping[tuple[str, str], Sequence[Known]], chips: Sequence[str]) -> Iterator[Cell]:
     curves = published_curves()
-    every = list(product(sets.items(), chips, SHARES.items(), RIGHT))
-    show = progress_line("heads")
-    for done, ((chosen, cases), chip, (size, share), right) in enumerate(every, start=1):
+    every = list(product(sets.items(), chips))
+    show = progress_line("sets on chips")
+    for done, (((chosen, column), cases), chip) in enumerate(every, start=1):
+        curve = curves[chip].curve
+        copies = speedup_of(cases, curve, 0.0, "copies")
+        for size, share in SHARES.items():
+            yield Cell(chosen, column, chip, size, "copies", copies)
+            for contestant in CONTESTANTS[1:]:
+                speedup = speedup_of(cases, curve, share, contestant)
+                yield Cell(chosen, column, chip, size, contestant, speedup)
         show(done, len(every))
-        for contestant in CONTESTANTS:
-            speedup = replayed(cases, curves[chip].curve, share, right, contestant)
-            yield Cell(chosen, chip, size, right, contestant, speedup)
 
 
 def table(found: Sequence[Cell], chosen: str) -> str:
-    """A row for each chip and head; `copies / head / both` for each share of right guesses."""
-    of = {(one.chip, one.size, one.right, one.contestant): one.speedup
+    """A row for each chip and head; `copies / head / both` in each column."""
+    of = {(one.chip, one.size, one.column, one.contestant): one.speedup
           for one in found if one.chosen == chosen}  # fmt: skip
+    columns = list(dict.fromkeys(column for _, _, column, _ in of))
     rows = [
-        (chip, size, *(" / ".join(f"{of[chip, size, right, one]:.2f}" for one in CONTESTANTS)
-                       for right in RIGHT))
+        (chip, size, *(" / ".join(f"{of[chip, size, column, one]:.2f}" for one in CONTESTANTS)
+                       for column in columns))
         for chip, size in dict.fromkeys((chip, size) for chip, size, _, _ in of)
     ]  # fmt: skip
-    return markdown_table(("chip", "head of", *(f"{right:.0%} right" for right in RIGHT)), rows)
+    return markdown_table(("chip", "head of", *columns), rows)
+
+
+def sections(found: Sequence[Cell]) -> Iterator[str]:
+    """The tables, and how both together compare with the better of the two."""
+    for chosen in dict.fromkeys(one.chosen for one in found):
+        yield f"{chosen}:\n\n{table(found, chosen)}"
+    of = {(one.chosen, one.column, one.chip, one.size, one.contestant): one.speedup
+          for one in found}  # fmt: skip
+    both = [(key[:-1], speedup) for key, speedup in of.items() if key[-1] == "both"]
+    ratios = [speedup / max(of[*key, "copies"], of[*key, "head"]) for key, speedup in both]
+    yield (
+        f"Both have at least {min(ratios):.2f} of the better of the two, "
+        f"{sum(ratios) / len(ratios):.2f} in the mean, and at least "
+        f"{min(speedup for _, speedup in both):.2f} of plain decoding."
+    )
 
 
 def simulation(options: Namespace) -> str:
     """What a head brings, on published costs."""
-    tokenizer = load_tokenizer("ember")
-    sets = {
-        name: cases[: 8 if options.quick else 24]
-        for name, cases in read_sets(options.data, SETS, "odd", tokenizer).items()
+    engine = akunu_py.load()
+    some = 8 if options.quick else 24
+    read = read_sets(options.data, SETS, "odd", engine.tokenizer)
+    simulated = {
+        (f"{name}, {len(cases[:some])} requests", f"{right:.0%} right"): [
+            (case, SimulatedHead(case.reference, right, seed))
+            for seed, case in enumerate(cases[:some])
+        ]
+        for (name, cases), right in product(read.items(), RIGHT)
     }
-    found = list(cells(sets, CHIPS))
-    both = [one for one in found if one.contestant == "both"]
-    of = {(one.chosen, one.chip, one.size, one.right, one.contestant): one.speedup for one in found}
-    better = [
-        one.speedup
-        / max(of[one.chosen, one.chip, one.size, one.right, other] for other in CONTESTANTS[:2])
-        for one in both
-    ]
+    chosen = f"Own answers of the bundled model, {some // 2} requests of each kind"
+    own = {(chosen, kind): cases for kind, cases in own_answers(engine, some // 2).items()}
     return "\n\n".join(
         [
             "Speedup over plain decoding, of copies, of the head, and of both.",
-            *(f"{name}, {len(cases)} requests:\n\n{table(found, name)}"
-              for name, cases in sets.items()),
-            f"Both have at least {min(better):.2f} of the better of the two, "
-            f"{sum(better) / len(better):.2f} in the mean, and at least "
-            f"{min(one.speedup for one in both):.2f} of plain decoding.",
+            *sections(list(cells(simulated, CHIPS))),
             "An M1 Max is missing: nobody has published what its forward passes cost. MLX reads "
             "the weights again for each row there, as it does in cpu-quantized.",
+            *sections(list(cells(own, CHIPS))),
         ]
-    )  # fmt: skip
-
-
-class EveryGuess(FixedPlanner):
-    """Verifies all guesses that may be made."""
-
-    def goes_on(self, *_: object) -> bool:
-        return True
-
-    def choose(self, draft: Draft, now: Situation) -> int:
-        return min(now.limit, len(draft))
-
-
-def guessed_rounds(model: TargetModel, case: ReplayCase, forced: bool) -> Iterator[Round]:
-    """The rounds of an answer, the model's own or the right one, with a draft of the head each."""
-    prompt, end_tokens = list(case.prompt), case.end_tokens
-    cache = model.make_cache(len(prompt) + MOST_TOKENS + DEPTHS)
-    model.prefill(prompt[:-1], cache)
-    assert model.head is not None
-    plain = Sampler(Sampling(), prompt)
-    session = DraftSession(
-        planner=EveryGuess(DEPTHS),
-        trimmer=DraftTrimmer(end_tokens),
-        chain=Chain(HeadGuesser(model.head, plain), AcceptanceRates()),
-        num_draft_tokens=DEPTHS,
     )
-    session.begin(prompt, head_cache=cache.head)
-    sampler = ForcedSampler(prompt, case.reference) if forced else plain
-    most = min(MOST_TOKENS, len(case.reference)) if forced else MOST_TOKENS
-    target = ModelTarget(model, cache, sampler, DEPTHS)
-    return run_alone(target, session, prompt[-1], Limits(most, end_tokens))
 
 
 def acceptance(options: Namespace) -> str:
     """How often the bundled model's head is right."""
-    engine = akunu_py.load()
+    engine, planner = akunu_py.load(), EveryGuess(DEPTHS)
+    head = engine.model.head
+    assert head is not None
     cases = encode_samples(engine.tokenizer, unseen_samples(4 if options.quick else 12))
     show, rows = progress_line("kinds"), list[tuple[str, ...]]()
     for done, (forced, (kind, some)) in enumerate(product((False, True), cases.items()), start=1):
         right, made = Counter[int](), Counter[int]()
         rounds = tokens = 0
         for case in some:
-            for outcome in guessed_rounds(engine.model, case, forced):
+            plain = Sampler(Sampling(), case.prompt)
+            sampler = ForcedSampler(case.prompt, case.reference) if forced else plain
+            most = min(MOST_TOKENS, len(case.reference)) if forced else MOST_TOKENS
+            guesser = HeadGuesser(head, plain)
+            rounds_of = guessed_rounds(
+                engine.model, case, sampler, guesser, planner=planner, most=most
+            )
+            for outcome in rounds_of:
                 made.update(range(min(outcome.accepted + 1, len(outcome.draft))))
                 right.update(range(outcome.accepted))
                 rounds, tokens = rounds + 1, tokens + len(outcome.tokens)

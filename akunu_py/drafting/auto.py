@@ -117,6 +117,7 @@ class AutoDrafter:
             append(token)
 
     def propose(self, limit: int) -> Draft:
+        self._foreseen = 0, (), []
         candidate, recall = self._best_candidate(), None
         if self.tiers and (candidate is None or self._accept_prob(candidate) <= SURE):
             recall = self._recalled()

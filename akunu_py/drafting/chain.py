@@ -26,10 +26,13 @@ _CLASSES: Final = 10
 _POSITIONS: Final = 3
 """There are rates for the first guess, for the second, and for all later ones."""
 _DOUBTED: Final = 0.4
-"""The initial belief: if a copy agrees with a guess, it is wrong less often by this factor."""
-_RISE, _FALL = 0.1, 0.3
+"""The initial belief: a guess that the copy agrees with is only this fraction as likely to be
+wrong."""
+_RISE: Final = 0.1
+_FALL: Final = 0.3
+"""How fast the usual time of a guess follows."""
 _MOST_RISE: Final = 3.0
-"""How fast the usual time of a guess follows; a pause counts as at most this many guesses."""
+"""A pause counts as at most this many guesses."""
 
 
 CopyAfter = Callable[[Sequence[int], int], Draft]
@@ -87,8 +90,8 @@ class Chain:
         self._has_read = False
 
     def rate(self, position: int) -> float:
-        """How likely a guess is to be right at a position of a draft, whatever the network
-        finds."""
+        """How likely a guess is to be right at a position of a draft, ignoring the network's own
+        confidence."""
         at = min(position, _POSITIONS - 1)
         return self._rates.of((self.name, at), self._odds(at))
 

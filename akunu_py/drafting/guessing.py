@@ -168,7 +168,7 @@ class GuessSampler:
         surplus = (
             mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, token[:, None], -1)[:, 0]
         )
-        prob = mx.exp(-surplus)
+        prob = mx.nan_to_num(mx.exp(-surplus))  # NaN if logits are infinite
         mx.eval(token, prob)
         self._guessed, self._last = self._guessed + 1, cast(int, token.item())
         return Guess(self._last, cast(float, prob.item()))

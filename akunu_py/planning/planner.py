@@ -12,7 +12,7 @@ from operator import truediv
 from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
-from akunu_py.drafting.base import Draft
+from akunu_py.drafting.base import FORCED, Draft
 from akunu_py.drafting.chain import Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
@@ -126,7 +126,7 @@ class FixedPlanner(Planner):
         self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
     ) -> bool:
         made = len(draft)
-        if any(prob >= next_prob for prob in last.accept_probs[made : made + 1]):
+        if len(last) > made and last.accept_probs[made] >= next_prob:
             return False
         return made < self._num_draft_tokens and self.choose(draft, now) == made
 
@@ -167,8 +167,11 @@ class DraftPlanner:
         self._context = 0
         self._after_step = False
         self._guess_gains: dict[str, GuessGain] = {}
+        self._in_vain: tuple[GuessGain, float] | None = (
+            None  # guesses that may have brought nothing
+        )
         self._pace = Pace()
-        self._planned_s = 0.0  # of the next round and its guesses; 0 if nothing was proposed
+        self._planned_s = 0.0  # of the next round and its guesses; 0 if it is a step
         self.saving = 0.0
 
     @property
@@ -183,6 +186,7 @@ class DraftPlanner:
         for gain in self._guess_gains.values():
             gain.begin()
         self._after_step = False
+        self._planned_s, self._in_vain = 0.0, None
 
     def should_propose(self, *, pipelined: bool) -> bool:
         if self._skips:
@@ -219,6 +223,7 @@ class DraftPlanner:
         copied = probs[0] if probs else 0.0
         tokens, seconds = guessed.tokens, guessed.steps * step
         if copied:
+            # If both agree, the round emits the guess, the model's own token and the copy's rest.
             agreed = min(copied, chain.rate(0))
             both = 2.0 + (expected[length] - expected[1]) / copied
             tokens += agreed * (both - tokens)
@@ -258,12 +263,16 @@ class DraftPlanner:
             expected = expected_tokens(self._rates.accept_probs(draft)[:MAX_PLANNED_TOKENS])
             return max(map(truediv, expected, self._rounds(expected, now)), default=0.0)
 
+        if (guessed := self._guess_gains.get(drafts[0].source)) is not None:
+            self._in_vain = guessed, now.guessing_s
         return max(drafts, key=speed)
 
     def choose(self, draft: Draft, now: Situation) -> int:
         limit = min(now.limit, len(draft.tokens), MAX_PLANNED_TOKENS)
         if limit <= 0:
             return 0
+        if draft.source != FORCED:
+            self._in_vain = None
         expected = expected_tokens(self._rates.accept_probs(draft)[:limit])
         step = self._costs.decode_s(now.context)
         alone, *rounds = self._rounds(expected, now)
@@ -276,9 +285,9 @@ class DraftPlanner:
         costs = (cost + refill for cost in rounds)
         speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
-        self._planned_s = (rounds[length - 1] if length else alone) + now.guessing_s
         if (guessed := self._guess_gains.get(draft.source)) is not None and not now.pipelined:
-            guessed.learn(expected[length], self._planned_s / step)
+            spent = (rounds[length - 1] if length else alone) + now.guessing_s
+            guessed.learn(expected[length], spent / step)
         self.saving = 1.0 - plain / speeds[length]
         rows = now.replayed + 1
         doubts = self._costs.doubts(now.context, rows + length if length else 0)
@@ -288,6 +297,8 @@ class DraftPlanner:
         if self._costs.has_observed(rows + longer, now.context):
             longer = length
         length = self._probes.choose(length, longer, speeds, doubts, expected, stop_s=stop_s)
+        if not now.pipelined:  # otherwise, the step in flight is next
+            self._planned_s = (rounds[length - 1] if length else alone) + now.guessing_s
         if length:
             self._empty_proposals = self._skips = 0
         else:
@@ -303,6 +314,10 @@ class DraftPlanner:
         self._context = outcome.context
         self._replays |= outcome.replayed > 0
         self._declined.follow(outcome.tokens)
+        if self._in_vain is not None:  # a grammar allowed none of the guesses
+            guessed, guessing_s = self._in_vain
+            guessed.learn(1.0, 1.0 + guessing_s / self._costs.decode_s(outcome.context))
+            self._in_vain = None
         planned_s = self._planned_s or self._costs.decode_s(outcome.context)
         self._pace.learn(len(outcome.tokens), planned_s)
         self._planned_s = 0.0

@@ -29,7 +29,7 @@ MIN_SAVING: Final = 0.05
 A pipeline also hides the time of proposals, which the costs of passes do not include."""
 
 _TRIAL_LEAST, _TRIAL_MOST = 2, 8
-"""The least and the most trial guesses in a text; in between, as many as take the time of a
+"""The least and the most trial guesses in a text; between these, as many as fit in the time of a
 step."""
 _LEFT_OUT_MOST: Final = 3
 
@@ -39,10 +39,10 @@ RATE: Final = 0.1
 
 @dataclass
 class GuessGain:
-    """The yield of rounds that begin with a guess: tokens, and their time in single steps,
+    """The expected yield of rounds that begin with a guess: tokens, and their time in single steps,
     including the guesses. Texts differ, so guesses are tried when a request begins, and again after
     they were `declined` for long; `made` and `learnt` count from there. After each trial that did
-    not pay, one more is left out, up to `_LEFT_OUT_MOST`."""
+    not pay, the next requests go without one: one more each time, up to `_LEFT_OUT_MOST`."""
 
     tokens: float
     steps: float
@@ -78,7 +78,7 @@ class GuessGain:
 
 
 class Pace:
-    """How long a token takes on average in recent rounds."""
+    """How long a token takes on average in recent rounds, by their planned costs."""
 
     def __init__(self) -> None:
         self._tokens = self._seconds = 0.0

@@ -221,6 +221,15 @@ def test_the_bundled_head_changes_no_answer(ember: Engine, prompt: str, options:
             assert found.text == wanted.text
 
 
+def test_a_guess_without_a_probability_is_a_guess(ember: Engine) -> None:
+    bias = ((300, 1e39),)  # infinite in float32
+    plain, drafted = (
+        ember.generate("def mean(values):", max_tokens=6, drafter=drafter, logit_bias=bias)
+        for drafter in ("none", "head")
+    )
+    assert drafted.text == plain.text
+
+
 def test_the_bundled_head_is_mostly_right(ember: Engine) -> None:
     ember.reset()
     options = Options(60, drafter="head", num_draft_tokens=1)

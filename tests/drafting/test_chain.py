@@ -195,6 +195,20 @@ def test_each_request_tries_guesses_but_not_beside_a_sure_copy() -> None:
     assert planner.should_guess(NO_DRAFT, NOW, chain)
 
 
+def test_guesses_that_a_grammar_forbids_are_not_made_for_long() -> None:
+    planner, chain = DraftPlanner(FLAT), chain_of()
+    chain.step_s = 0.003
+    guesses, asked = Draft((1,) * 8, Origin.HEAD, accept_probs=(0.95,) * 8), 0
+    assert planner.should_guess(NO_DRAFT, NOW, chain)
+    emit(planner, guesses, 8)
+    for _ in range(200):
+        if planner.should_guess(NO_DRAFT, NOW, chain):
+            asked += 1
+            planner.best_of([guesses], NOW._replace(guessing_s=0.024))
+        planner.observe(Round((0,)))
+    assert 0 < asked < 50
+
+
 def test_what_one_network_brings_says_nothing_of_another() -> None:
     planner, head, model = DraftPlanner(FLAT), chain_of(), Chain(Told(), AcceptanceRates())
     model.name = Origin.MODEL
