@@ -78,7 +78,7 @@ class GenerateSettings:
     prefill_response: str | None = option(None, "the beginning of the answer, with --chat; it is "
         "not printed", metavar="TEXT")
     show_drafts: bool = option(False, "colour accepted draft tokens: copies green, guesses by a "
-        "head or draft model cyan, project memory blue")
+        "head or draft model cyan, memory blue")
     verbose: bool = option(False, "report speed and peak memory, even if standard error is not a "
         "terminal")
     as_json: bool = option(False, "print one JSON object", flag="--json")

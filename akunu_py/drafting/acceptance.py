@@ -26,6 +26,9 @@ PRIOR_WEIGHT: Final = 4.0
 MEMORY: Final = 64.0
 """A rate is the mean of at most this many outcomes, so that older ones fade."""
 
+FORGOTTEN: Final = 0.005
+"""How much of what made a rate low is forgotten each time it was not tried."""
+
 _MIN_PROB, _MAX_PROB = 0.002, 0.998
 _MAX_MATCH_LENGTH: Final = 63
 
@@ -37,6 +40,7 @@ class AcceptanceRates:
     """
 
     def __init__(self, priors: Mapping[Hashable, float] = MappingProxyType({})) -> None:
+        self._priors = priors
         self._rates = dict(priors)
         self._outcomes: dict[Hashable, float] = {}
 
@@ -53,6 +57,14 @@ class AcceptanceRates:
         rate = self._rates.get(kind, PRIOR) + (accepted - self.of(kind, odds)) / outcomes
         self._rates[kind] = max(_MIN_PROB, min(_MAX_PROB, rate))
         self._outcomes[kind] = min(outcomes, MEMORY)
+
+    def forget(self, kind: Hashable) -> None:
+        """Notes that no token of this kind was tried: a rate below its prior slowly returns there,
+        and is tried again some day."""
+        prior, outcomes = self._priors.get(kind, PRIOR), self._outcomes.get(kind, PRIOR_WEIGHT)
+        if (rate := self._rates.get(kind, PRIOR)) < prior:
+            self._rates[kind] = rate + FORGOTTEN * (prior - rate)
+            self._outcomes[kind] = outcomes + FORGOTTEN * (PRIOR_WEIGHT - outcomes)
 
     def accept_probs(self, draft: Draft) -> Sequence[float]:
         """The probability for each token of a draft; the drafter's own estimates, if it has any."""

@@ -147,7 +147,10 @@ class Chain:
                 tokens=(*tokens, *rest.tokens),
                 accept_probs=(*probs, *rest.accept_probs),
             )
-            if at >= limit or not goes_on(guessed, last, self.rate(at)):
+            if at >= limit:
+                break
+            if not goes_on(guessed, last, self.rate(at)):
+                self._rates.forget((self.name, min(at, _POSITIONS - 1)))
                 break
             guess = self._timed(partial(self._guesser.after, guess.token))
         if not tokens:

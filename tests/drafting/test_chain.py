@@ -137,6 +137,20 @@ def test_later_guesses_are_believed_again_when_first_ones_are() -> None:
     assert chain.rate(1) > 0.8
 
 
+def test_later_guesses_that_were_once_wrong_are_tried_again_some_day() -> None:
+    """Otherwise drafts would stay short after a text in which they were wrong."""
+    chain = chain_of((1, 0.9), (2, 0.9))
+    for _ in range(60):
+        drafts(chain, NO_DRAFT, most=2)
+        chain.learn((1, 9))
+    wrong = chain.rate(1)
+    for _ in range(600):
+        chain.drafts(NO_DRAFT, 8, lambda *_: False)
+        chain.learn((1, 2))
+    assert wrong < 0.2
+    assert chain.rate(1) > 0.7
+
+
 @pytest.mark.parametrize("curve", [FLAT, LINEAR, STEPS])
 @pytest.mark.parametrize("prob", [0.3, 0.7, 0.97])
 def test_guesses_go_on_as_long_as_they_pay(curve: CostCurve, prob: float) -> None:
