@@ -167,9 +167,8 @@ class DraftPlanner:
         self._context = 0
         self._after_step = False
         self._guess_gains: dict[str, GuessGain] = {}
-        self._in_vain: tuple[GuessGain, float] | None = (
-            None  # guesses that may have brought nothing
-        )
+        # The guesses that may have brought nothing, and their seconds.
+        self._in_vain: tuple[GuessGain, float] | None = None
         self._pace = Pace()
         self._planned_s = 0.0  # of the next round and its guesses; 0 if it is a step
         self.saving = 0.0
