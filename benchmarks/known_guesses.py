@@ -4,7 +4,7 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final
 
@@ -120,10 +120,9 @@ class Recorder(HeadGuesser):
 class SimulatedChain(Chain):
     """Guesses that take the same time each."""
 
-    def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
+    def _spend(self, seconds: float) -> None:
         self.spent_s += self.step_s
         self.draft_s += self.step_s
-        return guess()
 
 
 class TimedAnswer(KnownAnswer):

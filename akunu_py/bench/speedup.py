@@ -55,12 +55,14 @@ _LaneKey = tuple[str, bool, int]  # a workload, whether it is forced, a contesta
 
 @dataclass(frozen=True)
 class SpeedupPair:
-    """A completion, with the baseline's and the plain one for the same task in the same turn."""
+    """A completion, with those of the baseline, without drafts and of the first drafter for the
+    same task in the same turn."""
 
     task: Task
     completion: TimedCompletion
     baseline: TimedCompletion
     plain: TimedCompletion
+    first: TimedCompletion | None
 
     @property
     def expected(self) -> TimedCompletion:
@@ -119,6 +121,12 @@ class SpeedupRow:
         return Spread.of([pair.over(pair.plain) for pair in self.pairs])
 
     @property
+    def first_over(self) -> Spread | None:
+        """The speed of the first drafter over this contestant's; None if there is no drafter."""
+        ratios = [1.0 / pair.over(pair.first) for pair in self.pairs if pair.first]
+        return Spread.of(ratios) if ratios else None
+
+    @property
     def milliseconds(self) -> Spread:
         return Spread.of([1e3 * pair.completion.seconds_per_token for pair in self.pairs])
 
@@ -152,6 +160,7 @@ class SpeedupRow:
             "ms_per_token": _spread_json(self.milliseconds),
             "speedup": _spread_json(self.speedup),
             "over_plain": _spread_json(self.over_plain),
+            "first_drafter_over": self.first_over and _spread_json(self.first_over),
             "predicted_speedup": self.predicted,
             "tokens_per_forward": rounds.tokens_per_forward,
             "drafted": rounds.drafted,
@@ -229,12 +238,14 @@ class SpeedupReport:
         """The report with the contestants that are `shown`, by the names given there; if there are
         none of them, with all."""
         heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
-                 "tokens per pass", "acceptance", "over no drafts", "same answers",
+                 "tokens per pass", "acceptance", "over no drafts", "first drafter over it",
+                 "same answers",
                  "% of the time: draft, build, wait, text, rest")  # fmt: skip
         cells = [
             (row.kind + (", sampled" if row.is_sampled else ""), row.answers,
              shown.get(row.contestant, row.contestant), *row.cells(),
              f"{row.over_plain:.2f}",
+             f"{row.first_over:.2f}" if row.first_over else "",
              "" if row.same is None else f"{row.same} of {len(row.pairs)}",
              row.share_cell())
             for row in self.rows
@@ -292,7 +303,8 @@ def contest(
 ) -> tuple[list[SpeedupRow], bool]:
     """Lets contestants answer each task `rounds` times in turn, after a warm-up.
 
-    The first contestant is the baseline, the second decodes without drafts. `curve` is for the
+    The first contestant is the baseline, the second decodes without drafts, and the third, if there
+    is one, is the first drafter. `curve` is for the
     predictions. After an interrupt, the results so far count. Returns the rows, and whether they
     are complete.
     """
@@ -314,7 +326,7 @@ def contest(
             for index, completion in sorted(found.items()):
                 if counts and completion and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
-                    lane.append(SpeedupPair(task, completion, baseline, plain))
+                    lane.append(SpeedupPair(task, completion, baseline, plain, found.get(2)))
         complete = True
     except KeyboardInterrupt:
         if not lanes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -68,10 +67,11 @@ class Guesser(Protocol):
 
 
 class Chain:
-    """The guesses of a network for one request. `step_s` is how long a guess usually takes, in
-    seconds; 0 before the first. `draft_s` is how long the guesses for the last draft took, and
-    `spent_s` how long all guesses took since it was set to 0. The first guess of a request reads
-    the prompt, so `draft_s` counts it as a usual one, and `step_s` does not learn from it.
+    """The guesses of a network for one request. `step_s` is how long a guess usually takes, with
+    the copy after it, in seconds; 0 before the first. `draft_s` is how long the guesses for the
+    last draft took, and `spent_s` how long all guesses took since it was set to 0. The first guess
+    of a request reads the prompt, so `draft_s` counts it as a usual one, and `step_s` does not
+    learn from it.
     """
 
     def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
@@ -125,7 +125,8 @@ class Chain:
         tokens, probs = list[int](), list[float]()
         rest = copy = self._with_probs(copy)
         self._made, self.draft_s = [], 0.0
-        guess = self._timed(partial(self._guesser.first, limit))
+        begun = perf_counter()
+        guess = self._guesser.first(limit)
         is_copied, agreed = bool(copy), 0
         while guess is not None:
             at = len(tokens)
@@ -147,13 +148,16 @@ class Chain:
                 tokens=(*tokens, *rest.tokens),
                 accept_probs=(*probs, *rest.accept_probs),
             )
+            self._spend(perf_counter() - begun)
             if at >= limit:
                 break
             if not goes_on(guessed, last, self.rate(at)):
                 self._rates.forget((self.name, min(at, _POSITIONS - 1)))
                 break
-            guess = self._timed(partial(self._guesser.after, guess.token))
+            begun = perf_counter()
+            guess = self._guesser.after(guess.token)
         if not tokens:
+            self.spent_s += perf_counter() - begun
             return [copy]
         self._guesser.stop()
         if is_copied or not copy:
@@ -164,22 +168,17 @@ class Chain:
     def _with_probs(self, draft: Draft) -> Draft:
         return replace(draft, accept_probs=tuple(self._rates.accept_probs(draft)))
 
-    def _timed(self, guess: Callable[[], Guess | None]) -> Guess | None:
-        begun = perf_counter()
-        found = guess()
-        seconds = perf_counter() - begun
+    def _spend(self, seconds: float) -> None:
+        """Counts the time of a guess and of the copy after it."""
         self.spent_s += seconds
-        if found is None:
-            return None
         if not self._has_read:
             self._has_read = True
             self.draft_s += self.step_s
-            return found
+            return
         self.draft_s += seconds
         usual = self.step_s or seconds
         rate = _FALL if seconds < usual else _RISE
         self.step_s = usual + rate * (min(seconds, _MOST_RISE * usual) - usual)
-        return found
 
 
 def chain_priors() -> dict[Hashable, float]:
