@@ -7,8 +7,8 @@
 `simulation`: on Apple's chips and a CPU. Recorded answers are replayed in the shipped loop with
 published costs of forward passes, and with a head that is right with a probability which it roughly
 knows itself: mostly it is nearly sure or nearly lost, as heads are. Then the bundled model's own
-answers are replayed with what its head guesses in them. A guess costs a share of a step. Nothing is
-measured.
+answers are replayed with what its head guesses in them; no constant of the plan was chosen with
+these requests. A guess costs a share of a step. Nothing is measured.
 
 `acceptance`: how often the bundled model's head is right, by depth and kind of text, on packages
 that neither the model nor its head has seen. Every round drafts as many tokens as are compared.
@@ -297,7 +297,7 @@ def draft_model(options: Namespace) -> str:
         for name, own in (("target", TARGET), ("draft", DRAFT))
     )
     curve = measure_cost_curve(target)
-    repeats = 2 if options.quick else 5
+    repeats = 2 if options.quick else 12
     show = progress_line("answers")
     engines = {
         name: Engine(target, bundled.backend, calibrate=lambda *_: curve, draft_model=draft)

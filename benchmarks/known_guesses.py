@@ -31,6 +31,7 @@ from benchmarks.records import progress_line
 
 OWN_DEPTHS: Final = 8
 OWN_TOKENS: Final = 192
+CHOSEN_WITH: Final = 12
 _SPREAD: Final = 1.2
 """The sum of the parameters of the beta distribution of probabilities: small, so that most of them
 are near 0 or 1."""
@@ -189,10 +190,12 @@ def guessed_rounds(
 
 
 def own_answers(engine: Engine, count: int) -> dict[str, list[Known]]:
-    """The model's own answers to the requests of `bench speedup`, with the guesses of its head."""
+    """The model's own answers to requests as in `bench speedup`, with the guesses of its head. The
+    first dozen of each kind is left out: constants of the plan were chosen with its answers."""
     model, planner = engine.model, EveryGuess(OWN_DEPTHS, only_records=True)
     assert model.head is not None
-    sets = encode_samples(engine.tokenizer, make_workloads(count))
+    some = encode_samples(engine.tokenizer, make_workloads(CHOSEN_WITH + count))
+    sets = {kind: cases[CHOSEN_WITH:] for kind, cases in some.items()}
     tasks, show = make_tasks(sets, OWN_TOKENS, (OWN,)), progress_line("own answers")
     found: dict[str, list[Known]] = {}
     for done, task in enumerate(tasks, start=1):
