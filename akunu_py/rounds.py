@@ -242,12 +242,12 @@ class Stats:
         """The `stats` object of `generate --json`; names that end in `_s` are seconds:
 
         cached_tokens: tokens of the prompt that were in a cache.
-        target_calls, target_tokens: forward passes of the model, and all tokens in them.
+        target_forwards, target_tokens: forward passes of the model, and all tokens in them.
         drafted, accepted, drafts: draft tokens, those that were accepted, and both by origin.
         bonus, corrected, plain: tokens of the model itself, after a draft that was accepted
             completely, in place of a rejected token, and in a pass without a draft.
         replayed: tokens that were computed again after a rollback.
-        acceptance_rate, tokens_per_call: `accepted` per draft token, and all tokens per pass.
+        acceptance_rate, tokens_per_forward: `accepted` per draft token, and all tokens per pass.
         setup_s, prefill_s, decode_s: before the prompt was computed, for that, and for the answer.
         draft_s, forward_s: the parts of `decode_s` for drafts and for forward passes.
         ttft_s: from the beginning of the prefill to the first token.
@@ -256,7 +256,7 @@ class Stats:
         """
         return {
             "cached_tokens": self.cached_tokens,
-            "target_calls": self.target_forwards,
+            "target_forwards": self.target_forwards,
             "target_tokens": self.target_tokens,
             "drafted": self.drafted,
             "accepted": self.accepted,
@@ -266,7 +266,7 @@ class Stats:
             "plain": self.plain,
             "replayed": self.replayed,
             "acceptance_rate": round(self.acceptance_rate, 4),
-            "tokens_per_call": round(self.tokens_per_forward, 4),
+            "tokens_per_forward": round(self.tokens_per_forward, 4),
             "setup_s": round(self.setup_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),

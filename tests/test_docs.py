@@ -105,7 +105,7 @@ def test_the_readmes_edit_is_right_and_quick(
     assert main(["edit", "--yes", "--json", str(copy), words[-1]]) == 0
     assert copy.read_text(encoding="utf-8") == before.replace("merged", "result")
     (edited,) = json.loads(capsys.readouterr().out)["files"]
-    assert edited["stats"]["tokens_per_call"] > 2
+    assert edited["stats"]["tokens_per_forward"] > 2
 
 
 def test_the_readmes_picture_ends_as_its_record_says() -> None:

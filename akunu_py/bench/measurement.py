@@ -84,7 +84,8 @@ def describe_model(engine: Engine) -> dict[str, Any]:
 
 def machine_line(machine: dict[str, Any]) -> str:
     """The description in one line."""
-    blas = f", {machine['blas']} ({machine['blas_threads']} threads)" if machine["blas"] else ""
+    threads = "1 thread" if machine["blas_threads"] == 1 else f"{machine['blas_threads']} threads"
+    blas = f", {machine['blas']} ({threads})" if machine["blas"] else ""
     return (
         f"{machine['chip']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
         f"{machine['system']}, {machine['device']}{blas}, "

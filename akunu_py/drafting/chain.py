@@ -30,8 +30,8 @@ wrong."""
 _RISE: Final = 0.1
 _FALL: Final = 0.3
 """How fast the usual time of a guess follows."""
-_MOST_RISE: Final = 3.0
-"""A pause counts as at most this many guesses."""
+MOST_RISE: Final = 3.0
+"""A pause counts as at most this many usual times."""
 
 
 CopyAfter = Callable[[Sequence[int], int], Draft]
@@ -178,7 +178,7 @@ class Chain:
         self.draft_s += seconds
         usual = self.step_s or seconds
         rate = _FALL if seconds < usual else _RISE
-        self.step_s = usual + rate * (min(seconds, _MOST_RISE * usual) - usual)
+        self.step_s = usual + rate * (min(seconds, MOST_RISE * usual) - usual)
 
 
 def chain_priors() -> dict[Hashable, float]:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from akunu_py.drafting.acceptance import AcceptanceRates
 from akunu_py.drafting.base import FORCED, Draft
-from akunu_py.drafting.chain import Chain
+from akunu_py.drafting.chain import MOST_RISE, Chain
 from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.costs import LiveCosts
@@ -30,9 +30,6 @@ measured chips, for planners that do not know the costs."""
 
 _UNSURE: Final = 0.5
 """Guesses are made if a copy is less likely to be right than this."""
-
-_MAX_RISE: Final = 3.0
-"""The time of a proposal counts as at most this many usual ones: a pause is not part of it."""
 
 
 class Situation(NamedTuple):
@@ -241,21 +238,22 @@ class DraftPlanner:
     ) -> bool:
         """Whether some number of further guesses is faster, if all are as likely as the next."""
         made, most = len(draft), min(now.limit, MAX_PLANNED_TOKENS)
-        *_, before, expected = expected_tokens(draft.accept_probs)
-        gain, costs = expected - before, self._rounds([0.0] * (1 + most), now)
-        without = expected_tokens(last.accept_probs[:most])
+
+        def rounds(probs: Sequence[float]) -> list[tuple[float, float]]:
+            expected = expected_tokens(probs[:most])
+            return list(zip(expected, self._rounds(expected, now), strict=True))
+
         copies = [
             (tokens, cost + made * chain.step_s)
-            for tokens, cost in zip(without[made:], costs[made:], strict=False)
+            for tokens, cost in rounds(last.accept_probs)[made:]
         ]
         worth = self._worth(copies, self._costs.decode_s(now.context))
         best = max(tokens * worth - seconds for tokens, seconds in copies)
-        for length, cost in enumerate(costs[made + 1 :], start=made + 1):
-            gain *= next_prob
-            expected += gain
-            if expected * worth - cost - length * chain.step_s > best:
-                return True
-        return False
+        further = rounds([*draft.accept_probs, *[next_prob] * (most - made)])
+        return any(
+            tokens * worth - cost - length * chain.step_s > best
+            for length, (tokens, cost) in enumerate(further[made + 1 :], start=made + 1)
+        )
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
         def speed(draft: Draft) -> float:
@@ -306,7 +304,7 @@ class DraftPlanner:
 
     def observe_proposal(self, seconds: float) -> None:
         usual = self._proposal_s or seconds
-        self._proposal_s = usual + RATE * (min(seconds, _MAX_RISE * usual) - usual)
+        self._proposal_s = usual + RATE * (min(seconds, MOST_RISE * usual) - usual)
 
     def observe(self, outcome: Round) -> None:
         self._after_step = not outcome.draft

@@ -62,7 +62,7 @@ class GuessGain:
         self.made = self.declined = self.learnt = 0
 
     def is_tried(self, step_s: float, guess_s: float) -> bool:
-        """Whether to make a guess that is not expected to pay."""
+        """Whether to make a guess that is not expected to pay; counts those that are not made."""
         affordable = int(step_s / guess_s) if guess_s else _TRIAL_MOST
         most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable)) * (self.left_out >= self.unpaid)
         self.declined += self.made >= most

@@ -16,8 +16,8 @@ from tests.qwen import POOL, add_modules, write_qwen
 
 Answer = Callable[..., dict[str, Any]]
 STATS = {
-    "target_calls", "target_tokens", "drafted", "accepted", "bonus", "corrected",
-    "acceptance_rate", "tokens_per_call", "prefill_s", "decode_s", "tokens_per_s", "ttft_s",
+    "target_forwards", "target_tokens", "drafted", "accepted", "bonus", "corrected",
+    "acceptance_rate", "tokens_per_forward", "prefill_s", "decode_s", "tokens_per_s", "ttft_s",
     "draft_s", "forward_s", "accepted_by_position",
 }  # fmt: skip
 

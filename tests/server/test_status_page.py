@@ -31,7 +31,7 @@ def test_the_figures_describe_the_model_the_machine_and_the_work(live: LiveServe
         ("generated_tokens", "predicted_n"),
         ("drafted", "draft_n"),
         ("accepted", "draft_n_accepted"),
-        ("target_calls", "forward_n"),
+        ("target_forwards", "forward_n"),
     ):
         assert after["sums"][sum_] - before["sums"][sum_] == answer["timings"].get(figure, 0)
     assert sum(after["sums"]["accepted_by_position"]) == after["sums"]["accepted"]

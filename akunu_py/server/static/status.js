@@ -117,9 +117,9 @@ function showDrafts(sums) {
   places.forEach((count, at) => draw($("places"), "rect", { class: "bar", x: at * step,
     y: 27 - (26 * count) / top, width: step * 0.7, height: (26 * count) / top }));
   $("per-forward").textContent =
-    sums.target_calls ? number(sums.generated_tokens / sums.target_calls, 2) : "–";
+    sums.target_forwards ? number(sums.generated_tokens / sums.target_forwards, 2) : "–";
   $("per-forward-note").textContent =
-    `${number(sums.target_calls)} forward passes. Plain decoding makes one token in each.`;
+    `${number(sums.target_forwards)} forward passes. Plain decoding makes one token in each.`;
 }
 
 function roundTick(least) {
