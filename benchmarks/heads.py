@@ -5,17 +5,17 @@
     python -m benchmarks.heads draft_model             [--quick]
 
 `simulation`: on Apple's chips and a CPU. Recorded answers are replayed in the shipped loop with
-published costs of forward passes, and with a head that is right with a probability which it roughly
-knows itself: mostly it is nearly sure or nearly lost, as heads are. Then the bundled model's own
+published costs of forward passes, and with a head whose guesses are right with random
+probabilities, mostly near 0 or 1, which it reports with some noise. Then the bundled model's own
 answers are replayed with what its head guesses in them; no constant of the plan was chosen with
 these requests. A guess costs a share of a step. Nothing is measured.
 
 `acceptance`: how often the bundled model's head is right, by depth and kind of text, on packages
-that neither the model nor its head has seen. Every round drafts as many tokens as are compared.
+that neither the model nor its head has seen. Every round drafts four tokens.
 
 `draft_model`: target and draft model are random networks. All their forwards are computed; then the
 target's choices are replaced by an answer, and the draft model's logits by that answer with
-mistakes. `sparse` is right in every tenth place, `good` in 85 of 100. `novel` repeats nothing;
+mistakes. `sparse` is right in 10% of the places, `good` in 85%. `novel` repeats nothing;
 `edits` copies its prompt with two of 24 tokens replaced by three new ones. Contestants take turns.
 """
 
@@ -105,7 +105,7 @@ class Cell:
     """A set of requests, a column of its table, a chip, a head and what drafts; `speedup` is over
     plain decoding."""
 
-    chosen: str
+    requests: str
     column: str
     chip: str
     size: str
@@ -114,7 +114,7 @@ class Cell:
 
 
 def speedup_of(cases: Sequence[Known], curve: CostCurve, share: float, contestant: str) -> float:
-    """The speedup over plain decoding."""
+    """The speedup over plain decoding; `share` is what a guess costs, in steps."""
     rates = AcceptanceRates(priors() | chain_priors())
     planner = DraftPlanner(curve, rates)
     copies: Drafter = NoDrafter() if contestant == "head" else AutoDrafter(rates=rates)
@@ -123,7 +123,7 @@ def speedup_of(cases: Sequence[Known], curve: CostCurve, share: float, contestan
         chain = None
         if contestant != "copies":
             step = curve.decode_s(len(case.prompt))
-            chain = SimulatedChain(head, rates, step_s=share * step)
+            chain = SimulatedChain(head, rates, guess_s=share * step)
         session = DraftSession(
             copies,
             planner,
@@ -146,21 +146,21 @@ def cells(sets: Mapping[tuple[str, str], Sequence[Known]], chips: Sequence[str])
     curves = published_curves()
     every = list(product(sets.items(), chips))
     show = progress_line("sets on chips")
-    for done, (((chosen, column), cases), chip) in enumerate(every, start=1):
+    for done, (((requests, column), cases), chip) in enumerate(every, start=1):
         curve = curves[chip].curve
         copies = speedup_of(cases, curve, 0.0, "copies")
         for size, share in SHARES.items():
-            yield Cell(chosen, column, chip, size, "copies", copies)
+            yield Cell(requests, column, chip, size, "copies", copies)
             for contestant in CONTESTANTS[1:]:
                 speedup = speedup_of(cases, curve, share, contestant)
-                yield Cell(chosen, column, chip, size, contestant, speedup)
+                yield Cell(requests, column, chip, size, contestant, speedup)
         show(done, len(every))
 
 
-def table(found: Sequence[Cell], chosen: str) -> str:
+def table(found: Sequence[Cell], requests: str) -> str:
     """A row for each chip and head; `copies / head / both` in each column."""
     of = {(one.chip, one.size, one.column, one.contestant): one.speedup
-          for one in found if one.chosen == chosen}  # fmt: skip
+          for one in found if one.requests == requests}  # fmt: skip
     columns = list(dict.fromkeys(column for _, _, column, _ in of))
     rows = [
         (chip, size, *(" / ".join(f"{of[chip, size, column, one]:.2f}" for one in CONTESTANTS)
@@ -172,9 +172,9 @@ def table(found: Sequence[Cell], chosen: str) -> str:
 
 def sections(found: Sequence[Cell]) -> Iterator[str]:
     """The tables, and how both together compare with the better of the two."""
-    for chosen in dict.fromkeys(one.chosen for one in found):
-        yield f"{chosen}:\n\n{table(found, chosen)}"
-    of = {(one.chosen, one.column, one.chip, one.size, one.contestant): one.speedup
+    for requests in dict.fromkeys(one.requests for one in found):
+        yield f"{requests}:\n\n{table(found, requests)}"
+    of = {(one.requests, one.column, one.chip, one.size, one.contestant): one.speedup
           for one in found}  # fmt: skip
     both = [(key[:-1], speedup) for key, speedup in of.items() if key[-1] == "both"]
     ratios = [speedup / max(of[*key, "copies"], of[*key, "head"]) for key, speedup in both]
@@ -233,7 +233,9 @@ def acceptance(options: Namespace) -> str:
                 right.update(range(outcome.accepted))
                 rounds, tokens = rounds + 1, tokens + len(outcome.tokens)
         show(done, 2 * len(cases))
-        shares = (f"{right[depth] / made[depth]:.2f}" if made[depth] else "" for depth in range(4))
+        shares = (
+            f"{right[depth] / made[depth]:.2f}" if made[depth] else "" for depth in range(DEPTHS)
+        )
         rows.append((kind, "forced" if forced else "own", *shares, f"{tokens / rounds:.2f}",
                      str(rounds), str(len(some))))  # fmt: skip
     heads = ("text", "answers", "first", "second", "third", "fourth", "tokens per pass", "passes",

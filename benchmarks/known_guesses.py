@@ -31,7 +31,7 @@ from benchmarks.records import progress_line
 
 OWN_DEPTHS: Final = 8
 OWN_TOKENS: Final = 192
-CHOSEN_WITH: Final = 12
+LEFT_OUT: Final = 12
 _SPREAD: Final = 1.2
 """The sum of the parameters of the beta distribution of probabilities: small, so that most of them
 are near 0 or 1."""
@@ -122,8 +122,8 @@ class SimulatedChain(Chain):
     """Guesses that take the same time each."""
 
     def _spend(self, seconds: float) -> None:
-        self.spent_s += self.step_s
-        self.draft_s += self.step_s
+        self.spent_s += self.guess_s
+        self.guesses_s += self.guess_s
 
 
 class TimedAnswer(KnownAnswer):
@@ -191,11 +191,11 @@ def guessed_rounds(
 
 def own_answers(engine: Engine, count: int) -> dict[str, list[Known]]:
     """The model's own answers to requests as in `bench speedup`, with the guesses of its head. The
-    first dozen of each kind is left out: constants of the plan were chosen with its answers."""
+    first dozen of each kind is left out: constants of the plan were chosen with those answers."""
     model, planner = engine.model, EveryGuess(OWN_DEPTHS, only_records=True)
     assert model.head is not None
-    some = encode_samples(engine.tokenizer, make_workloads(CHOSEN_WITH + count))
-    sets = {kind: cases[CHOSEN_WITH:] for kind, cases in some.items()}
+    some = encode_samples(engine.tokenizer, make_workloads(LEFT_OUT + count))
+    sets = {kind: cases[LEFT_OUT:] for kind, cases in some.items()}
     tasks, show = make_tasks(sets, OWN_TOKENS, (OWN,)), progress_line("own answers")
     found: dict[str, list[Known]] = {}
     for done, task in enumerate(tasks, start=1):

@@ -188,7 +188,7 @@ class MoodyPlanner(Planner):
     def pipeline_gain(self, context: int) -> float:
         return 1.0
 
-    def should_propose(self, *, pipelined: bool) -> bool:
+    def should_propose(self) -> bool:
         return self._random.random() < 0.9
 
     def choose(self, draft: Draft, now: Situation) -> int:
@@ -207,6 +207,6 @@ class EveryOther(MoodyPlanner):
         super().__init__(0)
         self._asked = 0
 
-    def should_propose(self, *, pipelined: bool) -> bool:
+    def should_propose(self) -> bool:
         self._asked += 1
         return self._asked % 2 == 0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any, Final
 
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
@@ -42,7 +41,6 @@ SHOWN_NAMES: Final = {
     "head + planner": "head alone",
 }
 """The contestants in records, and their names there."""
-EVERYONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _ABOUT: Final = {
     OWN: "the model's own answers",
@@ -55,8 +53,8 @@ _LaneKey = tuple[str, bool, int]  # a workload, whether it is forced, a contesta
 
 @dataclass(frozen=True)
 class SpeedupPair:
-    """A completion, with those of the baseline, without drafts and of the first drafter for the
-    same task in the same turn."""
+    """A completion, and those of the baseline, of decoding without drafts and of the first drafter,
+    for the same task in the same turn."""
 
     task: Task
     completion: TimedCompletion
@@ -234,29 +232,31 @@ class SpeedupReport:
     def heading(self) -> str:
         return heading(self.machine, self.model)
 
-    def markdown(self, shown: Mapping[str, str] = EVERYONE) -> list[str]:
-        """The report with the contestants that are `shown`, by the names given there; if there are
-        none of them, with all."""
+    def markdown(self, shown: Mapping[str, str] | None = None) -> list[str]:
+        """The report with the contestants that are `shown`, by the names given there, or with
+        all."""
+        names = shown or {}
         heads = ("text", "answers", "", "ms per token", "over mlx-lm", "predicted",
                  "tokens per pass", "acceptance", "over no drafts", "first drafter over it",
                  "same answers",
                  "% of the time: draft, build, wait, text, rest")  # fmt: skip
         cells = [
             (row.kind + (", sampled" if row.is_sampled else ""), row.answers,
-             shown.get(row.contestant, row.contestant), *row.cells(),
+             names.get(row.contestant, row.contestant), *row.cells(),
              f"{row.over_plain:.2f}",
              f"{row.first_over:.2f}" if row.first_over else "",
              "" if row.same is None else f"{row.same} of {len(row.pairs)}",
              row.share_cell())
             for row in self.rows
-            if not shown or row.contestant in shown
+            if shown is None or row.contestant in shown
         ]  # fmt: skip
         about = (
             f"Answers of up to {self.max_tokens} tokens. Every contestant gave each answer "
             f"{self.rounds} times, in turns; {max(len(row.pairs) for row in self.rows)} pairs in a "
             "row. Medians of pairs, with their quartiles in brackets. Own answers are the model's; "
             "forced answers are the right ones in place of the model's choices, with every forward "
-            "pass computed."
+            "pass computed. Predictions count forward passes, not the time of guesses. Where the "
+            "first drafter is above 1 over another contestant, it was faster in the same turn."
         )
         return [about, markdown_table(heads, cells), "\n\n".join(self._summary())]
 
@@ -284,7 +284,9 @@ def make_tasks(
             case,
             max_tokens,
             forced=mode == FORCED,
-            sampling=Sampling(temperature=1.0, seed=seed) if kind in SAMPLED else Sampling(),
+            sampling=Sampling(temperature=1.0, seed=seed)
+            if mode == OWN and kind in SAMPLED
+            else Sampling(),
         )
         for mode in modes
         for kind, cases in sets.items()
@@ -304,9 +306,8 @@ def contest(
     """Lets contestants answer each task `rounds` times in turn, after a warm-up.
 
     The first contestant is the baseline, the second decodes without drafts, and the third, if there
-    is one, is the first drafter. `curve` is for the
-    predictions. After an interrupt, the results so far count. Returns the rows, and whether they
-    are complete.
+    is one, is the first drafter. `curve` is for the predictions. After an interrupt, the results so
+    far count. Returns the rows, and whether they are complete.
     """
     lanes: dict[_LaneKey, list[SpeedupPair]] = {}
     firsts = {(task.kind, task.forced): task for task in tasks}.values()

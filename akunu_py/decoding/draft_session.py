@@ -27,10 +27,12 @@ _FORCED_ACCEPTANCE: Final = 0.98
 """The text of a forced draft is certain, but the model may split it into different tokens."""
 
 _LEAST_SAVING: Final = 1e-9
-"""If a draft is to be verified, the loop waits for the step in flight, also to learn its cost."""
+"""The least that waiting for the step in flight counts as gaining if a draft is forecast: a probe
+saves nothing, and must end the pipeline, too."""
 
 _HIDDEN: Final = -1
-"""Stands for every token of a sampled draft while it is planned."""
+"""Stands for every token of a sampled draft while it is planned, and for a guess that will be made
+once the step in flight is read."""
 
 
 class DraftTrimmer:
@@ -128,12 +130,12 @@ class DraftSession:
     ) -> Draft:
         """The draft that the next round should verify. With a step in flight, it is only a
         forecast, and the loop asks again once the step has been read."""
-        if limit <= 0 or not self._planner.should_propose(pipelined=pipelined):
+        if limit <= 0 or not self._planner.should_propose():
             return NO_DRAFT
         self._update_drafter()
         begun, guessing_s = perf_counter(), self._guessing_s
         draft = self._proposed(Situation(context, limit, replayed, pipelined))
-        if not draft:  # guesses were planned for
+        if not draft:  # without the guesses, whose time the planner counted
             spent = perf_counter() - begun - (self._guessing_s - guessing_s)
             self._planner.observe_proposal(max(0.0, spent))
         return draft
@@ -143,12 +145,13 @@ class DraftSession:
         return 0.0 if self.chain is None else self.chain.spent_s
 
     def _proposed(self, now: Situation) -> Draft:
-        """The part of the drafter's proposal that pays."""
+        """The draft that pays: a part of the drafter's proposal, of a network's guesses, or of
+        both."""
         limit = now.limit
         draft = self._drafter.propose(limit)
         # Whether a sampled draft is verified must not depend on its tokens.
         chain = self.chain if self.may_guess and draft.probabilities is None else None
-        if chain is not None and self._planner.should_guess(draft, now, chain):
+        if chain is not None and chain.is_able and self._planner.should_guess(draft, now, chain):
             if now.pipelined:  # the network does not guess while a step is in flight
                 return Draft((_HIDDEN,), chain.name)
             draft, now = self._best_with_guesses(draft, now, chain)
@@ -169,11 +172,11 @@ class DraftSession:
     ) -> tuple[Draft, Situation]:
         planner = self._planner
 
-        def goes_on(draft: Draft, last: Draft, next_prob: float) -> bool:
-            return planner.goes_on(draft, last, next_prob, now, chain)
+        def goes_on(guesses: Draft, with_copy: Draft, next_prob: float) -> bool:
+            return planner.goes_on(guesses, with_copy, next_prob, now, chain)
 
         drafts = chain.drafts(copy, now.limit, goes_on)
-        now = now._replace(guessing_s=chain.draft_s)
+        now = now._replace(guessing_s=chain.guesses_s)
         return planner.best_of(drafts, now), now
 
     def pipeline_gain(self, context: int, forecast: Draft) -> float:

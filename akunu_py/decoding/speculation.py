@@ -65,7 +65,7 @@ class SpeculationState:
         self.draft_model = None if draft_model is None else DraftModel(draft_model, model)
         self._factories: dict[str, DrafterFactory] = {}
         self._experience = {fills_gap: _Experience() for fills_gap in (False, True)}
-        self._step_s: dict[str, float] = {}  # of a guess, by what made it
+        self._guess_s: dict[str, float] = {}  # of a guess, by what made it
 
     @property
     def rates(self) -> AcceptanceRates:
@@ -164,9 +164,9 @@ class SpeculationState:
         else:
             return None
         chain = Chain(
-            guesser, self._experience[fills_gap].rates, self._step_s.get(guesser.name, 0.0)
+            guesser, self._experience[fills_gap].rates, self._guess_s.get(guesser.name, 0.0)
         )
-        loans.callback(lambda: self._step_s.update({chain.name: chain.step_s}))
+        loans.callback(lambda: self._guess_s.update({chain.name: chain.guess_s}))
         return chain
 
     def _borrow_planner(self, options: Options, fills_gap: bool, loans: ExitStack) -> Planner:

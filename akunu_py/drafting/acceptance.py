@@ -27,7 +27,7 @@ MEMORY: Final = 64.0
 """A rate is the mean of at most this many outcomes, so that older ones fade."""
 
 FORGOTTEN: Final = 0.005
-"""How much of what made a rate low is forgotten each time it was not tried."""
+"""Each time a kind is not tried, its rate regains this fraction of its distance from the prior."""
 
 _MIN_PROB, _MAX_PROB = 0.002, 0.998
 _MAX_MATCH_LENGTH: Final = 63

@@ -56,38 +56,48 @@ class Guesser(Protocol):
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens that were emitted."""
 
+    @property
+    def is_able(self) -> bool:
+        """Whether it can guess after the tokens so far, at once or once it has read them."""
+        return True
+
     def first(self, limit: int) -> Guess | None:
         """A guess at the next token, the first of at most `limit`; None if it has none now."""
 
     def after(self, token: int) -> Guess | None:
-        """A guess at the token after the last guess."""
+        """A guess at the token after the last guess, which was `token`."""
 
     def stop(self) -> None:
         """Forgets what was guessed."""
 
 
 class Chain:
-    """The guesses of a network for one request. `step_s` is how long a guess usually takes, with
-    the copy after it, in seconds; 0 before the first. `draft_s` is how long the guesses for the
+    """The guesses of a network for one request. `guess_s` is how long a guess usually takes, with
+    the copy after it, in seconds; 0 before the first. `guesses_s` is how long the guesses for the
     last draft took, and `spent_s` how long all guesses took since it was set to 0. The first guess
-    of a request reads the prompt, so `draft_s` counts it as a usual one, and `step_s` does not
+    of a request reads the prompt, so `guesses_s` counts it as a usual one, and `guess_s` does not
     learn from it.
     """
 
-    def __init__(self, guesser: Guesser, rates: AcceptanceRates, step_s: float = 0.0) -> None:
+    def __init__(self, guesser: Guesser, rates: AcceptanceRates, guess_s: float = 0.0) -> None:
         self._guesser = guesser
         self.copy_after: CopyAfter = lambda *_: NO_DRAFT
         self.name = guesser.name
         self._rates = rates
         self._made: list[tuple[int, Hashable]] = []
-        self.step_s = step_s
-        self.draft_s = self.spent_s = 0.0
+        self.guess_s = guess_s
+        self.guesses_s = self.spent_s = 0.0
         self._has_read = False
 
     def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
         """Starts a request; see `Guesser.begin`."""
         self._guesser.begin(prompt, head_cache)
         self._has_read = False
+
+    @property
+    def is_able(self) -> bool:
+        """Whether its network can guess at all after the tokens so far."""
+        return self._guesser.is_able
 
     def rate(self, position: int) -> float:
         """How likely a guess is to be right at a position of a draft, ignoring the network's own
@@ -124,7 +134,7 @@ class Chain:
         """
         tokens, probs = list[int](), list[float]()
         rest = copy = self._with_probs(copy)
-        self._made, self.draft_s = [], 0.0
+        self._made, self.guesses_s = [], 0.0
         begun = perf_counter()
         guess = self._guesser.first(limit)
         is_copied, agreed = bool(copy), 0
@@ -143,7 +153,7 @@ class Chain:
             else:
                 rest = self._with_probs(self.copy_after(tokens, limit - at))
             guessed = Draft(tuple(tokens), self.name, accept_probs=tuple(probs))
-            last = replace(
+            with_copy = replace(
                 copy if is_copied else guessed,
                 tokens=(*tokens, *rest.tokens),
                 accept_probs=(*probs, *rest.accept_probs),
@@ -151,8 +161,9 @@ class Chain:
             self._spend(perf_counter() - begun)
             if at >= limit:
                 break
-            if not goes_on(guessed, last, self.rate(at)):
-                self._rates.forget((self.name, min(at, _POSITIONS - 1)))
+            if not goes_on(guessed, with_copy, self.rate(at)):
+                if at < _POSITIONS:
+                    self._rates.forget((self.name, at))
                 break
             begun = perf_counter()
             guess = self._guesser.after(guess.token)
@@ -161,9 +172,9 @@ class Chain:
             return [copy]
         self._guesser.stop()
         if is_copied or not copy:
-            return [last]
+            return [with_copy]
         copy = replace(copy, accept_probs=(*probs[:agreed], *copy.accept_probs[agreed:]))
-        return [last, copy]
+        return [with_copy, copy]
 
     def _with_probs(self, draft: Draft) -> Draft:
         return replace(draft, accept_probs=tuple(self._rates.accept_probs(draft)))
@@ -173,12 +184,12 @@ class Chain:
         self.spent_s += seconds
         if not self._has_read:
             self._has_read = True
-            self.draft_s += self.step_s
+            self.guesses_s += self.guess_s
             return
-        self.draft_s += seconds
-        usual = self.step_s or seconds
+        self.guesses_s += seconds
+        usual = self.guess_s or seconds
         rate = _FALL if seconds < usual else _RISE
-        self.step_s = usual + rate * (min(seconds, MOST_RISE * usual) - usual)
+        self.guess_s = usual + rate * (min(seconds, MOST_RISE * usual) - usual)
 
 
 def chain_priors() -> dict[Hashable, float]:

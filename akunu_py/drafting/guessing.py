@@ -193,6 +193,10 @@ class HeadGuesser(Guesser):
     def extend(self, tokens: Sequence[int]) -> None:
         self._sampler.tokens.extend(tokens)
 
+    @property
+    def is_able(self) -> bool:
+        return self._cache is not None
+
     def first(self, limit: int) -> Guess | None:
         if self._cache is None or (states := self._cache.read()) is None:
             return None
@@ -229,11 +233,15 @@ class DraftModelGuesser(Guesser):
     def extend(self, tokens: Sequence[int]) -> None:
         self._sampler.tokens.extend(tokens)
 
+    @property
+    def is_able(self) -> bool:
+        return 0 < len(self._sampler.tokens) < self._source.model.context_length
+
     def first(self, limit: int) -> Guess | None:
+        if not self.is_able:
+            return None
         context, source = self._sampler.tokens, self._source
         self._most = min(limit, source.model.context_length - len(context))
-        if self._most <= 0 or not context:
-            return None
         logits = source.advance(context, self._most)
         if logits is None:
             return None

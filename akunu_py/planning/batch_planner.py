@@ -51,7 +51,7 @@ class BatchPlanner:
         rows = 2 * sequences if company.pads else sequences + len(chains)
         if rows > len(table):
             return False
-        gained, spent = sum(one.rate(0) for one in chains), sum(one.step_s for one in chains)
+        gained, spent = sum(one.rate(0) for one in chains), sum(one.guess_s for one in chains)
         plain = sequences / table[sequences - 1]
         pays = (sequences + gained) / (table[rows - 1] + spent) > plain
         # For two rounds: no network guesses while a step is in flight.

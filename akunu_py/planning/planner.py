@@ -29,7 +29,8 @@ USUAL_TOKEN_COST: Final = 0.12
 measured chips, for planners that do not know the costs."""
 
 _UNSURE: Final = 0.5
-"""Guesses are made if a copy is less likely to be right than this."""
+"""Guesses that are not expected to pay are tried only if a copy is less likely to be right than
+this."""
 
 
 class Situation(NamedTuple):
@@ -61,7 +62,7 @@ class Planner(Protocol):
         """Starts a request."""
         return
 
-    def should_propose(self, *, pipelined: bool) -> bool:
+    def should_propose(self) -> bool:
         """Whether to ask the drafter for a proposal now; if not, the round has no draft."""
 
     def pipeline_gain(self, context: int) -> float:
@@ -73,10 +74,11 @@ class Planner(Protocol):
         return not copy
 
     def goes_on(
-        self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
+        self, guesses: Draft, with_copy: Draft, next_prob: float, now: Situation, chain: Chain
     ) -> bool:
         """Whether another guess is worth its time; `next_prob` is its probability to be right if
-        the draft is. Without it, the round may verify `last`: the draft and the copy after it."""
+        the others are. Without it, the round may verify `with_copy`: these, and the copy after
+        them."""
         return True
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
@@ -110,7 +112,7 @@ class FixedPlanner(Planner):
         self._num_draft_tokens = num_draft_tokens
         self.saving = math.inf
 
-    def should_propose(self, *, pipelined: bool) -> bool:
+    def should_propose(self) -> bool:
         return True
 
     def pipeline_gain(self, context: int) -> float:
@@ -120,12 +122,12 @@ class FixedPlanner(Planner):
         return not copy.accept_probs or copy.accept_probs[0] < chain.rate(0)
 
     def goes_on(
-        self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
+        self, guesses: Draft, with_copy: Draft, next_prob: float, now: Situation, chain: Chain
     ) -> bool:
-        made = len(draft)
-        if len(last) > made and last.accept_probs[made] >= next_prob:
+        made = len(guesses)
+        if len(with_copy) > made and with_copy.accept_probs[made] >= next_prob:
             return False
-        return made < self._num_draft_tokens and self.choose(draft, now) == made
+        return made < self._num_draft_tokens and self.choose(guesses, now) == made
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
         most = self._num_draft_tokens
@@ -164,10 +166,11 @@ class DraftPlanner:
         self._context = 0
         self._after_step = False
         self._guess_gains: dict[str, GuessGain] = {}
+        self._asked: GuessGain | None = None  # of the network that guesses next
         # The guesses that may have brought nothing, and their seconds.
         self._in_vain: tuple[GuessGain, float] | None = None
-        self._pace = Pace()
-        self._planned_s = 0.0  # of the next round and its guesses; 0 if it is a step
+        self._pace = Pace()  # across requests: the next one is mostly of the same kind
+        self._planned_s = 0.0  # of the next round and its guesses; 0 if no draft was considered
         self.saving = 0.0
 
     @property
@@ -184,7 +187,7 @@ class DraftPlanner:
         self._after_step = False
         self._planned_s, self._in_vain = 0.0, None
 
-    def should_propose(self, *, pipelined: bool) -> bool:
+    def should_propose(self) -> bool:
         if self._skips:
             self._skips -= 1
             return False
@@ -206,13 +209,14 @@ class DraftPlanner:
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
-        _, *rounds = self._rounds(expected, now)
+        alone, *rounds = self._rounds(expected, now)
         guessed = self._guess_gains.get(chain.name)
         if guessed is None:
             first = 1.0 + chain.rate(0)
-            guessed = GuessGain(first, (rounds[0] + chain.step_s) / step)
+            guessed = GuessGain(first, (rounds[0] + chain.guess_s) / step)
             self._guess_gains[chain.name] = guessed
-        copies = [(1.0, step), *zip(expected[1:], rounds, strict=True)]
+        plain = alone if now.replayed else step
+        copies = [(1.0, plain), *zip(expected[1:], rounds, strict=True)]
         worth = self._worth(copies, step)
         gains = [tokens * worth - cost for tokens, cost in copies]
         length = gains.index(max(gains[1:]), 1)
@@ -223,45 +227,45 @@ class DraftPlanner:
             agreed = min(copied, chain.rate(0))
             both = 2.0 + (expected[length] - expected[1]) / copied
             tokens += agreed * (both - tokens)
-            seconds += agreed * (rounds[length - 1] + chain.step_s - seconds)
+            seconds += agreed * (rounds[length - 1] + chain.guess_s - seconds)
         self.saving = (tokens * worth - seconds - max(gains)) / (tokens * step)
-        if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.step_s)):
+        if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.guess_s)):
             return False
+        self._asked = guessed
         if now.pipelined:
             self._skips = 0  # the loop asks again once the step is done
-        else:
-            guessed.made += 1
         return True
 
     def goes_on(
-        self, draft: Draft, last: Draft, next_prob: float, now: Situation, chain: Chain
+        self, guesses: Draft, with_copy: Draft, next_prob: float, now: Situation, chain: Chain
     ) -> bool:
         """Whether some number of further guesses is faster, if all are as likely as the next."""
-        made, most = len(draft), min(now.limit, MAX_PLANNED_TOKENS)
+        made, most = len(guesses), min(now.limit, MAX_PLANNED_TOKENS)
 
         def rounds(probs: Sequence[float]) -> list[tuple[float, float]]:
             expected = expected_tokens(probs[:most])
             return list(zip(expected, self._rounds(expected, now), strict=True))
 
         copies = [
-            (tokens, cost + made * chain.step_s)
-            for tokens, cost in rounds(last.accept_probs)[made:]
+            (tokens, cost + made * chain.guess_s)
+            for tokens, cost in rounds(with_copy.accept_probs)[made:]
         ]
         worth = self._worth(copies, self._costs.decode_s(now.context))
         best = max(tokens * worth - seconds for tokens, seconds in copies)
-        further = rounds([*draft.accept_probs, *[next_prob] * (most - made)])
+        further = rounds([*guesses.accept_probs, *[next_prob] * (most - made)])
         return any(
-            tokens * worth - cost - length * chain.step_s > best
+            tokens * worth - cost - length * chain.guess_s > best
             for length, (tokens, cost) in enumerate(further[made + 1 :], start=made + 1)
         )
 
     def best_of(self, drafts: Sequence[Draft], now: Situation) -> Draft:
         def speed(draft: Draft) -> float:
             expected = expected_tokens(self._rates.accept_probs(draft)[:MAX_PLANNED_TOKENS])
-            return max(map(truediv, expected, self._rounds(expected, now)), default=0.0)
+            return float(max(map(truediv, expected, self._rounds(expected, now))))
 
-        if (guessed := self._guess_gains.get(drafts[0].source)) is not None:
-            self._in_vain = guessed, now.guessing_s
+        if now.guessing_s and self._asked is not None:
+            self._asked.made += 1
+            self._in_vain = self._asked, now.guessing_s
         return max(drafts, key=speed)
 
     def choose(self, draft: Draft, now: Situation) -> int:
@@ -275,14 +279,15 @@ class DraftPlanner:
         alone, *rounds = self._rounds(expected, now)
         if self._after_step:
             # Learnt even with a step in flight, because it decides whether to pipeline the next.
-            self._pipeline_gain.drafted(step * max(map(truediv, expected[1:], rounds)))
+            paid = (cost + now.guessing_s for cost in rounds)
+            self._pipeline_gain.drafted(step * max(map(truediv, expected[1:], paid)))
         # Stopping the pipeline costs one step that is not pipelined.
         refill = max(0.0, alone - step) if now.pipelined else 0.0
         plain = 1.0 / (alone if now.replayed else step)
         costs = (cost + refill for cost in rounds)
         speeds = [plain * (1.0 + TIE), *map(truediv, expected[1:], costs)]
         length = speeds.index(max(speeds))
-        if (guessed := self._guess_gains.get(draft.source)) is not None and not now.pipelined:
+        if (guessed := self._guess_gains.get(draft.source)) is not None:
             spent = (rounds[length - 1] if length else alone) + now.guessing_s
             guessed.learn(expected[length], spent / step)
         self.saving = 1.0 - plain / speeds[length]
@@ -326,9 +331,10 @@ class DraftPlanner:
             self._costs.observe(rows, outcome.seconds, outcome.context)
 
     def _worth(self, rounds: Sequence[tuple[float, float]], step_s: float) -> float:
-        """What one more token is worth in seconds, beside the rounds that are possible anyway, with
-        their tokens and seconds. The next rounds may be as slow as the best of these, or emit the
-        token at the pace of the text, perhaps from a copy; so it is the mean of both."""
+        """The seconds that one more token in this round is worth: what it would take to emit it
+        later. If later rounds are like this one, that is the time per token of the best of these
+        `rounds`, given as tokens and seconds; if they are like recent ones, it is that of these,
+        perhaps of a copy. Nobody knows which, so it is the mean of both."""
         return 0.5 * (self._pace.token_s(step_s) + min(cost / tokens for tokens, cost in rounds))
 
     def _rounds(self, expected: Sequence[float], now: Situation) -> list[float]:

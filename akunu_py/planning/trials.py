@@ -41,8 +41,9 @@ RATE: Final = 0.1
 class GuessGain:
     """The expected yield of rounds that begin with a guess: tokens, and their time in single steps,
     including the guesses. Texts differ, so guesses are tried when a request begins, and again after
-    they were `declined` for long; `made` and `learnt` count from there. After each trial that did
-    not pay, the next requests go without one: one more each time, up to `_LEFT_OUT_MOST`."""
+    they were `declined` for long; `made` counts the guesses from there, and `learnt` those whose
+    yield is known. After each trial that did not pay, the next requests go without one: `unpaid`
+    requests, one more each time, of which `left_out` have begun."""
 
     tokens: float
     steps: float
@@ -53,7 +54,7 @@ class GuessGain:
     left_out: int = 0
 
     def begin(self) -> None:
-        if self.learnt:
+        if self.made:
             pays = self.tokens > self.steps
             self.unpaid = 0 if pays else min(self.unpaid + 1, _LEFT_OUT_MOST)
             self.left_out = 0
@@ -63,11 +64,11 @@ class GuessGain:
 
     def is_tried(self, step_s: float, guess_s: float) -> bool:
         """Whether to make a guess that is not expected to pay; counts those that are not made."""
+        if self.declined == PROBE_AFTER:
+            self.begin()
         affordable = int(step_s / guess_s) if guess_s else _TRIAL_MOST
         most = max(_TRIAL_LEAST, min(_TRIAL_MOST, affordable)) * (self.left_out >= self.unpaid)
         self.declined += self.made >= most
-        if self.declined == PROBE_AFTER:
-            self.begin()
         return self.made < most
 
     def learn(self, tokens: float, steps: float) -> None:

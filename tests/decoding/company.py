@@ -53,7 +53,7 @@ class Told(Planner):
     def pipeline_gain(self, context: int) -> float:
         return self._gain
 
-    def should_propose(self, *, pipelined: bool) -> bool:
+    def should_propose(self) -> bool:
         return True
 
     def choose(self, draft: Draft, now: Situation) -> int:

@@ -66,6 +66,15 @@ def emit(planner: DraftPlanner, draft: Draft, accepted: int) -> None:
         planner.observe(Round((0,) * (1 + accepted), draft, accepted))
 
 
+def guesses(planner: DraftPlanner, chain: Chain) -> bool:
+    """Whether a guess is made where nothing is copied."""
+    asked = planner.should_guess(NO_DRAFT, NOW, chain)
+    if asked:
+        guess = Draft((1,), chain.name, accept_probs=(0.1,))
+        planner.best_of([guess], NOW._replace(guessing_s=chain.guess_s))
+    return asked
+
+
 def drafts(chain: Chain, copy: Draft, most: int) -> list[Draft]:
     return chain.drafts(copy, 8, lambda draft, *_: len(draft) < most)
 
@@ -88,7 +97,7 @@ def test_where_both_differ_there_are_two_drafts_that_share_what_they_agree_on() 
 def test_without_a_guess_the_copy_is_left_and_no_time_is_learnt() -> None:
     chain = chain_of()
     assert drafts(chain, COPY, most=3) == [COPY]
-    assert chain.step_s == 0.0
+    assert chain.guess_s == 0.0
     assert drafts(chain, NO_DRAFT, most=3) == [NO_DRAFT]
 
 
@@ -107,8 +116,8 @@ def test_reading_the_prompt_is_not_what_a_guess_costs() -> None:
         chain.begin([1])
         for _ in range(2):
             drafts(chain, NO_DRAFT, most=1)
-            assert chain.draft_s < 0.1
-        assert chain.step_s < 0.1
+            assert chain.guesses_s < 0.1
+        assert chain.guess_s < 0.1
     assert chain.spent_s > 0.2, "but a round takes that long"
 
 
@@ -157,13 +166,13 @@ def test_guesses_go_on_as_long_as_they_pay(curve: CostCurve, prob: float) -> Non
     """At least until no other number is faster in this round, and at most as long as a token is
     worth a step, because no text has shown a pace yet."""
     planner, chain = DraftPlanner(curve), chain_of()
-    chain.step_s = 0.001
+    chain.guess_s = 0.001
     now = Situation(0, MAX_PLANNED_TOKENS)
     every = (Draft((0,) * length, accept_probs=(prob,) * length) for length in count(1))
     made = len(next(one for one in every if not planner.goes_on(one, one, prob, now, chain)))
     step, expected = curve.decode_s(0), expected_tokens([prob] * MAX_PLANNED_TOKENS)
     rounds = [
-        (expected[length], curve.verify_s(1 + length, 0) + length * chain.step_s)
+        (expected[length], curve.verify_s(1 + length, 0) + length * chain.guess_s)
         for length in range(1, MAX_PLANNED_TOKENS + 1)
     ]
     fastest, best = (
@@ -181,44 +190,64 @@ def test_a_guess_is_worth_less_where_tokens_come_fast() -> None:
     long = Draft((0,) * 16, accept_probs=(0.95,) * 16)
     for draft, pays in ((long, False), (NO_DRAFT, True)):
         emit(planner, draft, len(draft))
-        chain.step_s = 0.25 * FLAT.decode_s(0)
+        chain.guess_s = 0.25 * FLAT.decode_s(0)
         assert planner.goes_on(guessed, guessed, 0.8, NOW, chain) is pays
-        chain.step_s = 0.12 * FLAT.decode_s(0)
+        chain.guess_s = 0.12 * FLAT.decode_s(0)
         assert planner.should_guess(doubted, NOW, chain) is pays
 
 
 def test_guesses_that_do_not_pay_are_tried_now_and_then_without_a_step_in_flight() -> None:
     planner, chain = DraftPlanner(LINEAR), chain_of()
-    chain.step_s = 0.05
+    chain.guess_s = 0.05
     pipelined = NOW._replace(pipelined=True)
     for _ in range(2):  # at the beginning, and later
         assert planner.should_guess(NO_DRAFT, pipelined, chain), "it stops the pipeline"
-        tried = [planner.should_guess(NO_DRAFT, NOW, chain) for _ in range(3)]
-        assert tried == [True, True, False]
-        asked = [planner.should_guess(NO_DRAFT, pipelined, chain) for _ in range(PROBE_AFTER - 2)]
-        assert not any(asked)
+        assert [guesses(planner, chain) for _ in range(3)] == [True, True, False]
+        declined = range(2 * PROBE_AFTER - 1)  # the next time goes without, because it did not pay
+        assert not any(planner.should_guess(NO_DRAFT, pipelined, chain) for _ in declined)
 
 
-def test_each_request_tries_guesses_but_not_beside_a_sure_copy() -> None:
+def test_what_ends_the_pipeline_for_a_trial_guess_also_makes_it() -> None:
     planner, chain = DraftPlanner(LINEAR), chain_of()
-    chain.step_s = 0.05
+    chain.guess_s = 0.05
+    pipelined = NOW._replace(pipelined=True)
+    for _request in range(4):
+        for _ in range(3 * PROBE_AFTER):
+            if planner.should_guess(NO_DRAFT, pipelined, chain):
+                assert guesses(planner, chain)
+                planner.choose(Draft((1,), chain.name, accept_probs=(0.1,)), NOW)
+        planner.begin()
+
+
+def test_a_network_that_still_reads_the_prompt_has_used_no_trial() -> None:
+    planner, chain = DraftPlanner(LINEAR), chain_of()
+    chain.guess_s = 0.05
+    for _ in range(20):
+        assert planner.should_guess(NO_DRAFT, NOW, chain)
+        assert planner.best_of([NO_DRAFT], NOW) == NO_DRAFT
+
+
+def test_requests_try_guesses_again_but_not_beside_a_sure_copy() -> None:
+    planner, chain = DraftPlanner(LINEAR), chain_of()
+    chain.guess_s = 0.05
     assert not planner.should_guess(COPY, NOW, chain)
-    while planner.should_guess(NO_DRAFT, NOW, chain):
+    while guesses(planner, chain):
         pass
-    planner.begin()
-    assert planner.should_guess(NO_DRAFT, NOW, chain)
+    for tries in (False, True):
+        planner.begin()
+        assert planner.should_guess(NO_DRAFT, NOW, chain) is tries
 
 
 def test_guesses_that_a_grammar_forbids_are_not_made_for_long() -> None:
     planner, chain = DraftPlanner(FLAT), chain_of()
-    chain.step_s = 0.003
-    guesses, asked = Draft((1,) * 8, Origin.HEAD, accept_probs=(0.95,) * 8), 0
+    chain.guess_s = 0.003
+    sure, asked = Draft((1,) * 8, Origin.HEAD, accept_probs=(0.95,) * 8), 0
     assert planner.should_guess(NO_DRAFT, NOW, chain)
-    emit(planner, guesses, 8)
+    emit(planner, sure, 8)
     for _ in range(200):
         if planner.should_guess(NO_DRAFT, NOW, chain):
             asked += 1
-            planner.best_of([guesses], NOW._replace(guessing_s=0.024))
+            planner.best_of([sure], NOW._replace(guessing_s=0.024))
         planner.observe(Round((0,)))
     assert 0 < asked < 50
 
@@ -226,22 +255,22 @@ def test_guesses_that_a_grammar_forbids_are_not_made_for_long() -> None:
 def test_what_one_network_brings_says_nothing_of_another() -> None:
     planner, head, model = DraftPlanner(FLAT), chain_of(), Chain(Told(), AcceptanceRates())
     model.name = Origin.MODEL
-    head.step_s, model.step_s = 0.0001, 0.5
-    while planner.should_guess(NO_DRAFT, NOW, model):
+    head.guess_s, model.guess_s = 0.0001, 0.5
+    while guesses(planner, model):
         pass
-    assert all(planner.should_guess(NO_DRAFT, NOW, head) for _ in range(20))
+    assert all(guesses(planner, head) for _ in range(20))
 
 
 def test_a_sure_copy_is_not_worth_a_guess_and_a_doubted_one_is() -> None:
     planner, chain = DraftPlanner(FLAT), chain_of()
-    chain.step_s = 0.003
+    chain.guess_s = 0.003
     assert not planner.should_guess(replace(COPY, accept_probs=(0.99,) * 4), NOW, chain)
     assert planner.should_guess(replace(COPY, accept_probs=(0.2,) * 4), NOW, chain)
 
 
 def test_a_network_that_is_seldom_right_is_not_asked_whether_a_copy_is() -> None:
     planner, chain = DraftPlanner(FLAT), chain_of((1, 0.5))
-    chain.step_s = 0.001
+    chain.guess_s = 0.001
     copy = replace(COPY, accept_probs=(0.7,) * 4)
     for emitted, is_asked in ((1, True), (9, False)):
         for _ in range(60):
@@ -273,7 +302,7 @@ def test_guesses_go_on_with_the_copy_that_they_lead_to() -> None:
 @pytest.mark.parametrize("curve", [FLAT, STEPS])
 def test_no_guess_confirms_what_a_likely_copy_has_anyway(curve: CostCurve) -> None:
     planner, chain = DraftPlanner(curve), chain_of()
-    chain.step_s = 0.001
+    chain.guess_s = 0.001
     guessed, now = Draft((1,), accept_probs=(0.95,)), Situation(0, MAX_PLANNED_TOKENS)
     assert planner.goes_on(guessed, guessed, 0.97, now, chain)
     copied = Draft((1,) * 20, accept_probs=(0.95,) * 20)

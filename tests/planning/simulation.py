@@ -124,7 +124,7 @@ def simulate(
 
     def chosen(*, ahead: bool) -> Draft:
         limit = min(MAX_PLANNED_TOKENS, len(text) - position)
-        should_propose = limit > 0 and planner.should_propose(pipelined=ahead)
+        should_propose = limit > 0 and planner.should_propose()
         proposed = text.draft(position, limit) if should_propose else NO_DRAFT
         if not proposed:
             return NO_DRAFT

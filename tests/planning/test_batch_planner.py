@@ -108,7 +108,7 @@ def test_there_is_no_pipeline_where_drafts_that_pay_often_follow_a_step() -> Non
 
 def test_guesses_are_made_where_all_gain_by_them_and_else_now_and_then() -> None:
     likely = AcceptanceRates({(Origin.HEAD, 0): 0.9})
-    chains = [Chain(Unasked(), likely, step_s=0.001) for _ in range(4)]
+    chains = [Chain(Unasked(), likely, guess_s=0.001) for _ in range(4)]
     assert planner_of(FLAT).guesses_pay(chains, FOUR)
     planner = planner_of(LINEAR)
     made = [planner.guesses_pay(chains, FOUR) for _ in range(2 * PROBE_AFTER + 10)]

@@ -129,7 +129,7 @@ class TestProposals:
         """How many of 100 pipelined steps ask for a proposal that leads to no draft."""
         asked = 0
         for _ in range(100):
-            if planner.should_propose(pipelined=True):
+            if planner.should_propose():
                 planner.observe_proposal(seconds)
                 asked += 1
         return asked
@@ -141,14 +141,14 @@ class TestProposals:
         planner = DraftPlanner(FLAT)
         assert self.proposed(planner, FLAT.decode_s(0)) < 20
         assert chosen(planner, certain(8)) > 0
-        assert planner.should_propose(pipelined=True)
+        assert planner.should_propose()
 
 
 class TestPipelining:
     def step(self, planner: DraftPlanner, draft: Draft) -> bool:
         """A single step and the proposal after it; whether the next step is pipelined."""
         planner.observe(Round((7,), NO_DRAFT, 0, CONTEXT, False, None))
-        planner.should_propose(pipelined=False)
+        planner.should_propose()
         planner.choose(draft, Situation(CONTEXT, 8, pipelined=False))
         return planner.pipeline_gain(CONTEXT) >= 0
 
@@ -244,7 +244,7 @@ def test_no_planner_raises_or_exceeds_its_limits(
         planner.begin()
         proposed = False
         for draft, limit, context, pipelined, accepted, seconds, tokens in rounds:
-            planner.should_propose(pipelined=pipelined)
+            planner.should_propose()
             assert planner.pipeline_gain(context) >= 0 or proposed
             proposed = proposed or bool(draft)
             length = planner.choose(draft, Situation(context, limit, pipelined=pipelined))
