@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Final
 
+from akunu_py.bench import OWN
 from akunu_py.bench.replay import KnownAnswer, ReplayCase
-from akunu_py.bench.speedup import OWN, make_tasks
+from akunu_py.bench.speedup import make_tasks
 from akunu_py.bench.workloads import encode_samples, make_workloads
 from akunu_py.decoding.draft_session import DraftSession, DraftTrimmer
 from akunu_py.decoding.loop import Limits, run_alone

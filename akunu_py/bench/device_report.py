@@ -21,12 +21,11 @@ from typing import Any, Final, cast
 import mlx.core as mx
 from mlx_lm import stream_generate
 
+from akunu_py.bench import FORCED, OWN
 from akunu_py.bench.contestants import Akunu, Contestant, MlxLm, Task
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.measurement import Progress, heading, markdown_table
 from akunu_py.bench.speedup import (
-    FORCED,
-    OWN,
     SHOWN_NAMES,
     SpeedupReport,
     contest,

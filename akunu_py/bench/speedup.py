@@ -14,6 +14,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
+from akunu_py.bench import FORCED, OWN
 from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
 from akunu_py.bench.measurement import (
     Progress,
@@ -27,9 +28,6 @@ from akunu_py.options import Sampling
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.text.stream import TextStream
 from akunu_py.tokens import common_prefix_length
-
-OWN, FORCED = "own", "forced"
-"""Which answers are decoded: the model's own, or the reference in their place."""
 
 SAMPLED: Final = frozenset({"novel", "code"})
 """Workloads whose own answers are sampled: a small model's greedy ones repeat themselves."""

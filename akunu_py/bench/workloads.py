@@ -31,6 +31,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from akunu_py.bench import WORKLOADS
 from akunu_py.bench.replay import ReplayCase
 from akunu_py.errors import InvalidRequestError
 from akunu_py.memory.files import LeftOut, read_source, source_files
@@ -238,8 +239,6 @@ def _requests(name: str, text: str) -> Iterator[tuple[str, str]]:
         yield "".join(lines[:middle]), "".join(lines[middle : middle + _LINES])
 
 
-KINDS: Final = ("edit", "fill-in", "code", "structure", "question", "novel")
-
 _HELD_OUT_PERCENT: Final = 4
 _NEW_NAMES: Final = ("total", "value", "entry", "result_list", "cursor", "payload")
 _PREFIX, _SUFFIX = 900, 450
@@ -249,7 +248,7 @@ _DOCSTRING: Final = re.compile(r'(?:\s|#[^\n]*\n)*[rR]?"""(.*?)"""', re.DOTALL)
 
 
 def make_workloads(
-    count: int, kinds: Sequence[str] = KINDS, unseen: Mapping[str, str] | None = None
+    count: int, kinds: Sequence[str] = WORKLOADS, unseen: Mapping[str, str] | None = None
 ) -> list[Sample]:
     """`count` requests of each kind, in turn, from the standard library or from other texts (by
     path) that the model was not trained on."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 from rich.markdown import Markdown
 
+from akunu_py.bench import ANSWERS
 from akunu_py.bench.cost_report import CostReport
 from akunu_py.bench.measurement import describe_machine, describe_model
 from akunu_py.bench.replay import Policy, ReplayCase, ReplayReport, replay_policies
@@ -21,7 +22,6 @@ from akunu_py.calibration.cost_store import find_curves
 from akunu_py.cli.loading import find_row_class_with_bar, load_engine, measure_costs_with_bar
 from akunu_py.cli.render import ProgressBar
 from akunu_py.cli.settings import (
-    ANSWERS,
     BENCH_DRAFTERS,
     EVERY,
     CostSettings,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from akunu_py.bench import ANSWERS, WORKLOADS
 from akunu_py.edits.reading import FORMATS
 from akunu_py.edits.text_file import BACKUP
 from akunu_py.errors import InvalidRequestError
@@ -26,9 +27,7 @@ from akunu_py.server.settings import ServerSettings
 
 BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
-ANSWERS: Final = ("own", "forced")
 LAUNCHED: Final = ("codex", "claude", "opencode", "aider")
-WORKLOADS: Final = ("edit", "fill-in", "code", "structure", "question", "novel")
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
 _MODEL: Final = "model"

@@ -3,6 +3,7 @@
 import mlx.core as mx
 import pytest
 
+from akunu_py.bench import FORCED, OWN
 from akunu_py.bench.contestants import (
     Akunu,
     Contestant,
@@ -11,7 +12,7 @@ from akunu_py.bench.contestants import (
     Task,
 )
 from akunu_py.bench.replay import ReplayCase
-from akunu_py.bench.speedup import FORCED, OWN, SpeedupReport, SpeedupRow, contest, make_tasks
+from akunu_py.bench.speedup import SpeedupReport, SpeedupRow, contest, make_tasks
 from akunu_py.engine import Engine
 from akunu_py.options import Sampling
 from tests.planning.curves import FLAT

@@ -7,9 +7,9 @@ from textwrap import dedent
 
 import pytest
 
+from akunu_py.bench import WORKLOADS
 from akunu_py.bench.replay import repeated_share
-from akunu_py.bench.workloads import KINDS, Sample, encode_samples, held_out, make_workloads
-from akunu_py.cli.settings import WORKLOADS
+from akunu_py.bench.workloads import Sample, encode_samples, held_out, make_workloads
 from akunu_py.model.loading import load_tokenizer
 from models.training.corpus import STDLIB, SourceFile
 
@@ -26,8 +26,8 @@ def of(kind: str, workloads: list[Sample]) -> list[Sample]:
 
 
 def test_they_are_the_same_every_time_and_all_different(workloads: list[Sample]) -> None:
-    assert make_workloads(1) == workloads[: len(KINDS)]
-    assert tuple(sample.kind for sample in workloads[: len(KINDS)]) == KINDS == WORKLOADS
+    assert make_workloads(1) == workloads[: len(WORKLOADS)]
+    assert tuple(sample.kind for sample in workloads[: len(WORKLOADS)]) == WORKLOADS
     assert len({sample.reference for sample in workloads}) == len(workloads)
 
 
@@ -71,7 +71,9 @@ def test_edits_and_records_repeat_text_and_prose_does_not(
     workloads: list[Sample],
 ) -> None:
     cases = encode_samples(load_tokenizer("ember"), workloads)
-    repeated = {kind: sum(map(repeated_share, cases[kind])) / len(cases[kind]) for kind in KINDS}
+    repeated = {
+        kind: sum(map(repeated_share, cases[kind])) / len(cases[kind]) for kind in WORKLOADS
+    }
     assert min(repeated["edit"], repeated["structure"]) > 0.5
     assert repeated["novel"] < 0.1
 
