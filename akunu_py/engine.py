@@ -123,10 +123,14 @@ class Engine:
                 f"--kv-bits changes nothing: the context ends at {self.context_limit:,} tokens, "
                 f"and --quantized-kv-start is {quantization.start:,}."
             )
+        unused = None
+        if self.model.head is not None and self.speculation.draft_model is not None:
+            unused = "The draft model guesses in place of the model's own head."
         lines = (
             self.backend.warning,
             self.model.why_no_drafts,
             self.model.why_no_head,
+            unused,
             unquantized,
             *self.memory.notices,
         )

@@ -251,7 +251,8 @@ class Stats:
         setup_s, prefill_s, decode_s: before the prompt was computed, for that, and for the answer.
         draft_s, forward_s: the parts of `decode_s` for drafts and for forward passes.
         ttft_s: from the beginning of the prefill to the first token.
-        tokens_per_s: the speed of decoding.
+        tokens_per_s, speedup: the speed of decoding, also over no drafts, or null if that is
+            unknown.
         accepted_by_position: how often the first token of a draft was accepted, the second, ...
         """
         return {
@@ -271,6 +272,7 @@ class Stats:
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "tokens_per_s": round(self.tokens_per_s, 2),
+            "speedup": self.speedup and round(self.speedup, 3),
             "ttft_s": round(self.ttft_s, 6),
             "draft_s": round(self.draft_s, 6),
             "forward_s": round(self.forward_s, 6),

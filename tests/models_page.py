@@ -99,7 +99,7 @@ def models_page() -> str:
         f"{_HEAD}{''.join(lines)}\nmlx-lm runs {others}. `llama` has windows only if its "
         "configuration names them.\n\nSeveral requests share forward passes, including drafts, but "
         f"{turns} take turns: they have their own kind of recurrence or attention, or one that "
-        f"selects keys.\n\n{_heads()}Exceptions:\n\n{''.join(notes)}"
+        f"selects keys.\n\nExceptions:\n\n{''.join(notes)}\n{_heads()}"
     )
 
 
@@ -118,7 +118,7 @@ def _heads() -> str:
         f"| {layout} | `{named}.weight` | {', '.join(sorted(types))} |\n"
         for (layout, named), types in families.items()
     ]
-    return _OWN_HEADS + "".join(rows) + "\n"
+    return _OWN_HEADS + "".join(rows)
 
 
 if __name__ == "__main__":

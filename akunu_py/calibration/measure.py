@@ -87,8 +87,8 @@ def measure_and_store(
     progress: CalibrationProgress | None = None,
     found: Unfinished | None = None,
 ) -> CostCurve:
-    """Measures the costs of a model and stores them; see `measure_cost_curve`. Raises a
-    `BackendError` if the costs are not plausible.
+    """Measures the costs of a model; see `measure_cost_curve`. Stores them, unless they are
+    doubtful and the stored ones are not. Raises a `BackendError` if they are not plausible.
     """
     found = found or Unfinished()
     curve = measure_cost_curve(
@@ -99,6 +99,8 @@ def measure_and_store(
     known = store.load(key)
     curve = replace(curve, measured_at=time(), load=load and round(load, 2))
     curve = judged(replace(curve, row_class=known.row_class if known else None))
+    if known is not None and known.doubt <= MEASURED < curve.doubt:
+        return _apply(model, curve)  # what was measured on an idle machine stays
     try:
         store.save(key, curve)
     except ValueError as error:

@@ -101,8 +101,7 @@ def _examine(engine: "Engine") -> tuple[dict[str, Any], list[str]]:
         pays = "does not pay here"
         if found["break_even"] < 1.0:
             pays = f"pays from {max(0.0, found['break_even']):.0%} acceptance on"
-        guess = f"a guess by the head takes {1e3 * found['guess_s']:.2f} ms, and {pays}"
-        lines.append(_line("", guess))
+        lines.append(_line("guesses", f"by the head: {1e3 * found['guess_s']:.2f} ms each; {pays}"))
     recommended = _recommend(report.payoff) if trusted else _UNKNOWN
     lines.append(_line("settings", recommended["why"]))
     findings |= report.as_json() | {"recommended": recommended}
@@ -186,7 +185,7 @@ def _machine_lines(machine: dict[str, Any], model: dict[str, Any], free: int) ->
         ("weights", f"{model['layout']}, {model['parameter_bytes'] / _MEBI:,.0f} MiB in memory"),
         ("rollback", model["after_rejection"]),
         ("kv cache", model["kv_cache"]),
-        ("head", model["head"] or (_NO_HEAD if model["names_head"] else None)),
+        ("head", model["head"] or (_NO_HEAD if model["names_head"] else "none is loaded")),
     ]
     return [_line(name, fact) for name, fact in facts if fact]
 

@@ -10,6 +10,7 @@ from akunu_py.cli.loading import check_ability, load_engine
 from akunu_py.cli.render import (
     UNFINISHED,
     AnswerWriter,
+    origins,
     prefill_bar,
     prompt_line,
     stats_line,
@@ -53,6 +54,8 @@ def run(settings: GenerateSettings) -> int:
     if settings.verbose or sys.stderr.isatty():
         tell(stats_line(completion.stats, completion.finish_reason))
     if settings.verbose:
+        if completion.stats.drafted:
+            tell(f"accepted drafts by origin: {origins(completion.stats)}")
         tell(f"{prompt_line(completion.stats)} · peak memory {peak_memory_bytes() / 1e9:.2f} GB")
     engine.save_prompts(closing=True)
     if settings.options.grammar is not None and completion.finish_reason in UNFINISHED:

@@ -305,6 +305,14 @@ def stats_line(stats: Stats, finish: Finish | None = None, context_limit: int = 
     return " · ".join(facts)
 
 
+def origins(stats: Stats) -> str:
+    """The accepted ones of the draft tokens of each origin."""
+    return "; ".join(
+        f"{origin}: {found['accepted']:,} of {found['drafted']:,}"
+        for origin, found in stats.drafts.items()
+    )
+
+
 def gain(stats: Stats) -> str:
     """How much faster drafts made an answer; empty if they did not, or the costs are unknown."""
     times = f"{stats.speedup or 0.0:.1f}"

@@ -19,7 +19,7 @@ from akunu_py.cli.conversation import (
     load_conversation,
     save_conversation,
 )
-from akunu_py.cli.render import count, stats_line
+from akunu_py.cli.render import count, origins, stats_line
 from akunu_py.cli.settings import check_xtc
 from akunu_py.edits.edit import apply_answer
 from akunu_py.edits.growing import diff_of
@@ -203,7 +203,10 @@ def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
         conversation.show_drafts = on_or_off(rest)
     if conversation.show_drafts:
-        return "Draft tokens are coloured."
+        return (
+            "Draft tokens are coloured: copies green, guesses by a head or draft model cyan, "
+            "memory blue."
+        )
     return "Draft tokens are not marked; `/show-drafts on` colours them."
 
 
@@ -224,10 +227,8 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"forward passes: {total.target_forwards:,}, "
             f"over {count(total.target_tokens, 'position')}; "
             f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted"
-            + "".join(
-                f"; {origin}: {found['accepted']:,} of {found['drafted']:,}"
-                for origin, found in total.drafts.items()
-            ),
+            + f" ({origins(total)})"
+            * bool(total.drafts),
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
             f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",

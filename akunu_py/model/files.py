@@ -137,7 +137,9 @@ def find_head(name: str, is_part: Callable[[str], bool]) -> Path:
     if folder.is_file():
         raise ModelLoadError(f"{name} is a file; give --mtp the folder that it is in.")
     if not is_hub_name(name):
-        raise ModelLoadError(f"There is no folder {name} with a head; check the path.")
+        raise ModelLoadError(
+            f"There is no folder {name} with a head; give --mtp a folder, or OWNER/NAME on the hub."
+        )
     folder = from_hub(name, ["config.json", _INDEX, *HEAD_FILES])
     files = _weight_map(folder)
     wanted = sorted({file for part, file in files.items() if is_part(part)}) if files else [WEIGHTS]

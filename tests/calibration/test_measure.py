@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 
 import pytest
 
@@ -239,6 +239,23 @@ def test_what_a_busy_machine_measures_is_refused(
     with pytest.raises(BackendError, match="busy"):
         measure_and_store(model, find_backend(), store=store)
     assert not [*tmp_path.iterdir()]
+
+
+def test_what_a_busy_machine_measures_does_not_replace_what_an_idle_one_did(
+    model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = find_backend()
+    key, idle = cost_key(model, backend), replace(LINEAR, measured_at=time(), load=0.0)
+    for stored, load, kept in ((idle, 3.0, LINEAR), (idle, 0.0, FLAT), (None, 3.0, FLAT)):
+        store = CostStore(tmp_path / str(len([*tmp_path.iterdir()])))
+        if stored is not None:
+            store.save(key, stored)
+        monkeypatch.setattr(calibration, "other_load", lambda load=load: load)
+        monkeypatch.setattr(calibration, "measure_cost_curve", lambda *_, **__: FLAT)
+        assert measure_and_store(model, backend, store=store).levels == FLAT.levels
+        found = store.load(key)
+        assert found is not None
+        assert found.levels == kept.levels
 
 
 class TestEngine:
