@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from akunu_py.bench import FORCED, OWN
-from akunu_py.bench.contestants import Contestant, Task, TimedCompletion
+from akunu_py.bench.contestants import Akunu, Contestant, Task, TimedCompletion
 from akunu_py.bench.measurement import (
     Progress,
     Spread,
@@ -303,11 +303,16 @@ def contest(
 ) -> tuple[list[SpeedupRow], bool]:
     """Lets contestants answer each task `rounds` times in turn, after a warm-up.
 
-    The first contestant is the baseline, the second decodes without drafts, and the third, if there
-    is one, is the first drafter. `curve` is for the predictions. After an interrupt, the results so
-    far count. Returns the rows, and whether they are complete.
+    The first contestant is the baseline, the second decodes without drafts. `curve` is for the
+    predictions. After an interrupt, the results so far count. Returns the rows, and whether they
+    are complete.
     """
     lanes: dict[_LaneKey, list[SpeedupPair]] = {}
+    drafting = [
+        index
+        for index, one in enumerate(contestants)
+        if isinstance(one, Akunu) and one.drafter != "none"
+    ]
     firsts = {(task.kind, task.forced): task for task in tasks}.values()
     turns = [(task, False) for task in firsts] + [(task, True) for task in tasks] * rounds
     # What is learnt from forced answers, which the model would seldom give, misleads on its own.
@@ -325,7 +330,8 @@ def contest(
             for index, completion in sorted(found.items()):
                 if counts and completion and baseline and plain:
                     lane = lanes.setdefault((task.kind, task.forced, index), [])
-                    lane.append(SpeedupPair(task, completion, baseline, plain, found.get(2)))
+                    first = found[drafting[0]] if drafting else None
+                    lane.append(SpeedupPair(task, completion, baseline, plain, first))
         complete = True
     except KeyboardInterrupt:
         if not lanes:

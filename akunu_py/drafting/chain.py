@@ -61,6 +61,12 @@ class Guesser(Protocol):
         """Whether it can guess after the tokens so far, at once or once it has read them."""
         return True
 
+    @property
+    def reading_s(self) -> float:
+        """How long it takes to read what it has not read yet, in seconds, as far as that is known
+        and counts."""
+        return 0.0
+
     def first(self, limit: int) -> Guess | None:
         """A guess at the next token, the first of at most `limit`; None if it has none now."""
 
@@ -88,16 +94,24 @@ class Chain:
         self.guess_s = guess_s
         self.guesses_s = self.spent_s = 0.0
         self._has_read = False
+        self._emitted = 0
 
     def begin(self, prompt: Sequence[int], head_cache: HeadPairs | None = None) -> None:
         """Starts a request; see `Guesser.begin`."""
         self._guesser.begin(prompt, head_cache)
         self._has_read = False
+        self._emitted = 0
 
     @property
     def is_able(self) -> bool:
         """Whether its network can guess at all after the tokens so far."""
         return self._guesser.is_able
+
+    def is_worth_reading(self, saving_s: float) -> bool:
+        """Whether reading the prompt takes no longer than guesses would have saved so far, at
+        `saving_s` per token. As nobody knows how long an answer will be, this loses at most about
+        as much as it could have gained, as in the ski rental problem."""
+        return self._has_read or self._guesser.reading_s <= saving_s * self._emitted
 
     def rate(self, position: int) -> float:
         """How likely a guess is to be right at a position of a draft, ignoring the network's own
@@ -123,6 +137,7 @@ class Chain:
             if guess != token:
                 break
         self._made = []
+        self._emitted += len(tokens)
         self._guesser.extend(tokens)
 
     def drafts(

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from time import perf_counter
 from typing import Final, cast
 
 import mlx.core as mx
@@ -26,6 +27,8 @@ from akunu_py.sampling.sampler import Sampler
 from akunu_py.tokens import Origin, common_prefix_length
 
 _FIRST_CAPACITY: Final = 2048
+_LEAST_READ: Final = 32
+"""The fewest tokens whose time says how long reading takes."""
 
 
 class DraftModel:
@@ -45,6 +48,7 @@ class DraftModel:
         self.model = model
         self.vocabulary = target.vocabulary_size
         self.in_use = False
+        self.token_s = 0.0  # to read a token of a prompt; 0 if that is unknown
         self._cache = cache
         self._held: list[int] = []
         self._others: list[DraftModel] = []
@@ -65,6 +69,7 @@ class DraftModel:
             lent = max(free, key=lambda one: one.shared(prompt))
         else:
             lent = copy(self)
+            lent._others = []
             lent._empty()
             self._others.append(lent)
         lent.in_use = True
@@ -86,7 +91,10 @@ class DraftModel:
             if capacity > self._cache.capacity:
                 self._cache.grow(min(capacity, self.model.context_length))
             missing = self._known(tokens[kept:-1])
-            self.model.prefill(missing[:PREFILL_STEP], self._cache)
+            begun, read = perf_counter(), missing[:PREFILL_STEP]
+            self.model.prefill(read, self._cache)
+            if len(read) >= _LEAST_READ:
+                self.token_s = (perf_counter() - begun) / len(read)
             if len(missing) > PREFILL_STEP:
                 self._held = list(tokens[: self._cache.length])
                 return None
@@ -236,6 +244,11 @@ class DraftModelGuesser(Guesser):
     @property
     def is_able(self) -> bool:
         return 0 < len(self._sampler.tokens) < self._source.model.context_length
+
+    @property
+    def reading_s(self) -> float:
+        tokens, source = self._sampler.tokens, self._source
+        return source.token_s * (len(tokens) - source.shared(tokens))
 
     def first(self, limit: int) -> Guess | None:
         if not self.is_able:

@@ -18,7 +18,15 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve
 from akunu_py.planning.costs import LiveCosts
 from akunu_py.planning.theory import TIE, expected_replays, expected_tokens, replay_s
-from akunu_py.planning.trials import RATE, DeclinedDraft, GuessGain, Pace, PipelineGain, Probes
+from akunu_py.planning.trials import (
+    RATE,
+    WORTH_TRYING,
+    DeclinedDraft,
+    GuessGain,
+    Pace,
+    PipelineGain,
+    Probes,
+)
 from akunu_py.rounds import Round
 
 PROPOSAL_SHARE: Final = 0.02
@@ -205,7 +213,8 @@ class DraftPlanner:
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Compares the copy alone with a guess, which the copy continues if it agrees, and which is
-        drafted in its place if not. If no copy is certain, guesses are tried now and then."""
+        drafted in its place if not. If no copy is certain, guesses are tried now and then. The
+        network must have read the prompt, or be worth its reading it."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
@@ -230,6 +239,8 @@ class DraftPlanner:
             seconds += agreed * (rounds[length - 1] + chain.guess_s - seconds)
         self.saving = (tokens * worth - seconds - max(gains)) / (tokens * step)
         if self.saving <= TIE and not (copied < _UNSURE and guessed.is_tried(step, chain.guess_s)):
+            return False
+        if not chain.is_worth_reading(max(self.saving, WORTH_TRYING) * step):
             return False
         self._asked = guessed
         if now.pipelined:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from math import ceil
 from operator import truediv
 from time import sleep
 
@@ -15,7 +16,7 @@ from akunu_py.options import MAX_PLANNED_TOKENS
 from akunu_py.planning.cost_curve import CostCurve, CostLevel
 from akunu_py.planning.planner import DraftPlanner, FixedPlanner, Situation
 from akunu_py.planning.theory import expected_tokens
-from akunu_py.planning.trials import PROBE_AFTER
+from akunu_py.planning.trials import PROBE_AFTER, WORTH_TRYING
 from akunu_py.rounds import Round
 from akunu_py.tokens import Origin
 from tests.planning.curves import FLAT, LINEAR
@@ -225,6 +226,21 @@ def test_a_network_that_still_reads_the_prompt_has_used_no_trial() -> None:
     for _ in range(20):
         assert planner.should_guess(NO_DRAFT, NOW, chain)
         assert planner.best_of([NO_DRAFT], NOW) == NO_DRAFT
+
+
+def test_a_prompt_is_read_once_guesses_would_have_saved_as_much() -> None:
+    class Unread(Told):
+        reading_s = 1.0
+
+    for prob in (0.9, 0.1):  # the second one is only tried
+        chain = Chain(Unread(), AcceptanceRates({(Origin.HEAD, 0): prob}))
+        chain.guess_s = 0.001
+        planner, emitted = DraftPlanner(FLAT), 0
+        while not planner.should_guess(NO_DRAFT, NOW, chain):
+            chain.learn((1,))
+            emitted += 1
+        saved_s = max(planner.saving, WORTH_TRYING) * FLAT.decode_s(NOW.context)
+        assert emitted == ceil(1.0 / saved_s) > 1
 
 
 def test_requests_try_guesses_again_but_not_beside_a_sure_copy() -> None:

@@ -1,8 +1,10 @@
 """A second model as the drafter: exact, cheap to roll back, refused where it does not fit."""
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from weakref import ref
 
 import mlx.core as mx
 import numpy as np
@@ -251,6 +253,19 @@ def test_a_long_prompt_is_read_a_step_at_a_time(model: TargetModel) -> None:
     drafter.begin([Random(4).randrange(256) for _ in range(900)])
     assert len(drafter.propose(3)) == 0
     assert len(drafter.propose(3)) == 3
+
+
+def test_a_cache_that_was_dropped_is_held_by_no_other(model: TargetModel) -> None:
+    source = DraftModel(model, model)
+    for _ in range(3):
+        lent = [source.lend(PROMPT) for _ in range(4)]
+        dropped = [ref(one) for one in lent[1:-1]]
+        for one in lent[:-1]:
+            one.in_use = False
+        source.clear()
+        del one, lent[:-1]
+        gc.collect()
+        assert not any(gone() for gone in dropped)
 
 
 def test_caches_for_drafts_count_and_go_with_the_others(tiny_model_dir: Path) -> None:
