@@ -107,8 +107,11 @@ function showSpeed(now) {
 function showDrafts(sums) {
   const rejected = sums.drafted - sums.accepted;
   $("acceptance").textContent = sums.drafted ? `${number((100 * sums.accepted) / sums.drafted)} %` : "–";
+  const origins = Object.entries(sums.drafts).map(([origin, { accepted, drafted }]) =>
+    `${origin} ${number(accepted)} of ${number(drafted)}`);
   $("acceptance-note").textContent =
-    `${number(sums.accepted)} accepted, ${number(rejected)} rejected; by position in the draft`;
+    [`${number(sums.accepted)} accepted, ${number(rejected)} rejected`, ...origins,
+      "by position in the draft"].join("; ");
   const places = sums.accepted_by_position.slice(0, 32);
   const top = Math.max(...places, 1);
   $("places").replaceChildren();
