@@ -213,8 +213,8 @@ class DraftPlanner:
 
     def should_guess(self, copy: Draft, now: Situation, chain: Chain) -> bool:
         """Compares the copy alone with a guess, which the copy continues if it agrees, and which is
-        drafted in its place if not. If no copy is certain, guesses are tried now and then. The
-        network must have read the prompt, or be worth its reading it."""
+        drafted in its place if not. If no copy is certain, guesses are tried now and then. A
+        network reads the prompt for its first guess, but only once that is worth the time."""
         probs = self._rates.accept_probs(copy)[: min(now.limit, MAX_PLANNED_TOKENS)]
         step = self._costs.decode_s(now.context)
         expected = expected_tokens(probs or [0.0])
