@@ -244,7 +244,7 @@ def test_what_a_busy_machine_measures_is_refused(
 def test_what_a_busy_machine_measures_does_not_replace_what_an_idle_one_did(
     model: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = find_backend()
+    backend = replace(find_backend(), device="cpu")  # elsewhere, other work does not count
     key, idle = cost_key(model, backend), replace(LINEAR, measured_at=time(), load=0.0)
     for stored, load, kept in ((idle, 3.0, LINEAR), (idle, 0.0, FLAT), (None, 3.0, FLAT)):
         store = CostStore(tmp_path / str(len([*tmp_path.iterdir()])))
