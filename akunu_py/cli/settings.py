@@ -28,6 +28,7 @@ from akunu_py.server.settings import ServerSettings
 BENCH_DRAFTERS: Final = tuple(name for name in DRAFTERS if name != "model")
 EVERY: Final = "all"
 LAUNCHED: Final = ("codex", "claude", "opencode", "aider")
+DRAFT_COLOURS: Final = "copies green, guesses by a head or draft model cyan, memory blue"
 
 _CHAT_MAX_TOKENS: Final = 1024  # an answer in a conversation often repeats a whole file
 _MODEL: Final = "model"
@@ -76,8 +77,7 @@ class GenerateSettings:
     system_prompt: str | None = option(None, "the system message", metavar="TEXT")
     prefill_response: str | None = option(None, "the beginning of the answer, with --chat; it is "
         "not printed", metavar="TEXT")
-    show_drafts: bool = option(False, "colour accepted draft tokens: copies green, guesses by a "
-        "head or draft model cyan, memory blue")
+    show_drafts: bool = option(False, f"colour accepted draft tokens: {DRAFT_COLOURS}")
     verbose: bool = option(False, "report speed and peak memory, even if standard error is not a "
         "terminal")
     as_json: bool = option(False, "print one JSON object", flag="--json")

@@ -20,7 +20,7 @@ from akunu_py.cli.conversation import (
     save_conversation,
 )
 from akunu_py.cli.render import count, origins, stats_line
-from akunu_py.cli.settings import check_xtc
+from akunu_py.cli.settings import DRAFT_COLOURS, check_xtc
 from akunu_py.edits.edit import apply_answer
 from akunu_py.edits.growing import diff_of
 from akunu_py.edits.parts import Part
@@ -203,10 +203,7 @@ def _show_drafts(conversation: Conversation, rest: str) -> Reply:
     if rest:
         conversation.show_drafts = on_or_off(rest)
     if conversation.show_drafts:
-        return (
-            "Draft tokens are coloured: copies green, guesses by a head or draft model cyan, "
-            "memory blue."
-        )
+        return f"Draft tokens are coloured: {DRAFT_COLOURS}."
     return "Draft tokens are not marked; `/show-drafts on` colours them."
 
 

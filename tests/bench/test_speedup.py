@@ -75,9 +75,18 @@ def test_answers_are_compared_and_differences_reported(engine: Engine) -> None:
         assert len(row.pairs) == 2
         assert (row.shares is None) == (row.contestant == "mlx-lm")
         assert (row.predicted is None) == (row.rounds.drafted == 0)
+        assert row.first_over is not None
+        assert (row.first_over.median == 1.0) == (row.contestant == str(CONTESTANTS[1]))
         reference = {"edit": "mlx-lm", "novel": "plain"}[row.kind]
         compared = row.answers == OWN and row.contestant not in ("mlx-lm", reference)
         assert (row.same, row.compared_with) == ((2, reference) if compared else (None, ""))
+
+
+def test_without_a_drafter_there_is_no_first_one(engine: Engine) -> None:
+    contestants: list[Contestant] = [MlxLm(), Akunu("none"), Akunu("none")]
+    tasks = [Task("edit", CASE, 8, forced=False)]
+    rows, _ = contest(engine, tasks, contestants, rounds=1, curve=FLAT)
+    assert [row.as_json()["first_drafter_over"] for row in rows] == [None] * 3
 
 
 @pytest.mark.parametrize(("interrupted", "pairs"), [(3, 0), (5, 0), (6, 1), (8, 1), (9, 2)])

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from re import fullmatch
 from typing import Any
 
 import pytest
@@ -63,6 +64,15 @@ def test_the_text_is_the_engines(
     assert speed.startswith("8 tokens · ")
     assert prompt.startswith("prompt: 6 tokens, 0 cached · ")
     assert "peak memory" in prompt
+
+
+def test_verbose_tells_what_drafted(
+    model: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--draft-model", model[1], "--drafter", "model", "--num-draft-tokens", "4"]
+    assert main(["generate", "-p", "def f(", "-m", "8", "--verbose", *words, *model]) == 0
+    _, drafts, _ = capsys.readouterr().err.splitlines()
+    assert fullmatch(r"accepted drafts by origin: draft model: \d of \d", drafts)
 
 
 def test_prompt_from_standard_input(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:

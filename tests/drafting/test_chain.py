@@ -19,7 +19,7 @@ from akunu_py.planning.theory import expected_tokens
 from akunu_py.planning.trials import PROBE_AFTER, WORTH_TRYING
 from akunu_py.rounds import Round
 from akunu_py.tokens import Origin
-from tests.planning.curves import FLAT, LINEAR
+from tests.planning.curves import FLAT, LINEAR, curve
 
 COPY = Draft((1, 2, 3, 4), "copy", 9, accept_probs=(0.9, 0.6, 0.6, 0.6))
 NOW = Situation(context=500, limit=8)
@@ -293,6 +293,18 @@ def test_a_network_that_is_seldom_right_is_not_asked_whether_a_copy_is() -> None
             drafts(chain, NO_DRAFT, most=1)
             chain.learn((emitted,))
         assert planner.should_guess(copy, NOW, chain) is is_asked
+
+
+def test_further_guesses_count_what_a_rejection_replays() -> None:
+    """As in a cache of recurrent layers that computes accepted tokens again."""
+    chain, draft = chain_of(), Draft((1,) * 4, accept_probs=(0.95,) * 4)
+    least = []
+    for replayed in (0, 3):
+        planner = DraftPlanner(curve(lambda rows: 10.0 + 2.0 * rows))
+        planner.observe(Round((0,), replayed=replayed))
+        probs = (percent / 100 for percent in range(100))
+        least.append(next(one for one in probs if planner.goes_on(draft, draft, one, NOW, chain)))
+    assert least[0] < least[1]
 
 
 def test_a_fixed_number_makes_no_guess_that_it_would_drop() -> None:

@@ -12,7 +12,10 @@ import pytest
 
 import akunu_py
 from akunu_py.cache.kv_cache import KVCache
+from akunu_py.decoding.draft_session import DraftSession
 from akunu_py.decoding.loop import Limits
+from akunu_py.drafting.acceptance import AcceptanceRates
+from akunu_py.drafting.chain import Chain
 from akunu_py.drafting.guessing import DraftModel, DraftModelGuesser
 from akunu_py.engine import Engine
 from akunu_py.errors import InvalidRequestError
@@ -20,6 +23,7 @@ from akunu_py.machine.backend import find_backend
 from akunu_py.model.loading import load_target, load_tokenizer
 from akunu_py.model.target_model import TargetModel
 from akunu_py.options import Options, Sampling
+from akunu_py.planning.planner import FixedPlanner
 from akunu_py.rounds import Finish
 from akunu_py.sampling.sampler import Sampler
 from tests.architectures import make_model
@@ -154,6 +158,25 @@ def test_a_draft_model_stops_at_the_end_of_its_context() -> None:
     assert len(drafter.propose(9)) == 2
     drafter.extend([3, 4])
     assert not drafter.propose(9)
+
+
+@pytest.mark.parametrize(("prompt", "asked"), [([1, 2], 1), ([1, 2, 3, 4], 0)])
+def test_a_draft_model_whose_context_is_full_is_not_asked(prompt: list[int], asked: int) -> None:
+    class Asked(FixedPlanner):
+        times = 0
+
+        def should_guess(self, *_: object) -> bool:
+            self.times += 1
+            return True
+
+    model, planner = MarkovModel(free_text()), Asked(4)
+    model.context_length = 4
+    source = DraftModel(model, markov_model(free_text()))  # type: ignore[arg-type]
+    chain = Chain(DraftModelGuesser(source, Sampler(Sampling())), AcceptanceRates())
+    session = DraftSession(planner=planner, chain=chain, num_draft_tokens=4)
+    session.begin(prompt)
+    session.propose(4, len(prompt))
+    assert planner.times == asked
 
 
 def test_another_tokenizer_is_refused_with_the_reason() -> None:
