@@ -224,8 +224,7 @@ def _stats(conversation: Conversation, _: str) -> Reply:
             f"forward passes: {total.target_forwards:,}, "
             f"over {count(total.target_tokens, 'position')}; "
             f"draft tokens: {total.drafted:,}, {total.accepted:,} accepted"
-            + f" ({origins(total)})"
-            * bool(total.drafts),
+            + (f" ({origins(total)})" if total.drafts else ""),
             f"time: {total.prefill_s:.2f} s for prefill, {total.decode_s:.2f} s for decoding, "
             f"{total.draft_s:.2f} s of that for drafting",
             f"context: {last.prompt_tokens + last.generated_tokens:,} of {limit:,} tokens in use",

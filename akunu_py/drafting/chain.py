@@ -109,8 +109,8 @@ class Chain:
 
     def is_worth_reading(self, saving_s: float) -> bool:
         """Whether reading the prompt takes no longer than guesses would have saved so far, at
-        `saving_s` per token. As nobody knows how long an answer will be, this loses at most about
-        as much as it could have gained, as in the ski rental problem."""
+        `saving_s` per token. Nobody knows how long an answer will be; by this rule, which is that
+        of the ski rental problem, an answer loses at most the time of reading."""
         return self._has_read or self._guesser.reading_s <= saving_s * self._emitted
 
     def rate(self, position: int) -> float:
